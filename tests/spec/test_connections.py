@@ -548,7 +548,10 @@ def test_address_of_mysql_that_may_be_read_as_another_is_refused(url, expected):
     with pytest.raises(outlast.ConfigurationError) as refused:
         known.resolved("@mysql.shop", {"U": url})
     (line,) = refused.value.problems
-    assert (f"connections.mysql.shop.url: expected {expected}, got that of U" in line, "canary" in line) == (True, False)
+    assert (f"connections.mysql.shop.url: expected {expected}, got that of U" in line, "canary" in line) == (
+        True,
+        False,
+    )
 
 
 def test_address_of_mysql_leads_where_it_says():
@@ -572,7 +575,11 @@ def test_address_of_mysql_leads_where_it_says():
         ("mysql", "{host: h, user: u}", "expected url, or host, database and user"),
         ("supabase", "{url: 'https://x.example'}", "expected the key key"),
         ("supabase", "{url: 'https://x.example', key: hunter2}", "key: expected "),
-        ("supabase", "{url: 'ftp://x.example', key: '${K}'}", "expected an address that begins with http:// or https://"),
+        (
+            "supabase",
+            "{url: 'ftp://x.example', key: '${K}'}",
+            "expected an address that begins with http:// or https://",
+        ),
         ("supabase", "{url: 'https://x.example/?a=1', key: '${K}'}", "expected an address without ? and #"),
         ("supabase", "{url: 'https://u:p@x.example', key: '${K}'}", "expected "),
         ("supabase", "{url: 'https://x.example', key: '${K}', path: '../x'}", "expected a path such as /rest/v1"),
@@ -580,10 +587,8 @@ def test_address_of_mysql_leads_where_it_says():
 )
 def test_fields_of_mysql_and_supabase_that_do_not_go_together_are_refused(family, fields, expected):
     """U-24: when the file is read."""
-    with pytest.raises(outlast.ConfigurationError) as refused:
-        read(f"connections: {{{family}: {{a: {fields}}}}}")
-    assert expected in str(refused.value)
-    assert "hunter2" not in str(refused.value)
+    told = "\n".join(lines(f"connections: {{{family}: {{a: {fields}}}}}"))
+    assert (expected in told, "hunter2" in told) == (True, False)
 
 
 def test_doctor_says_why_in_its_own_words(tmp_path):

@@ -8,7 +8,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import pymysql
+import pymysql  # type: ignore[import-untyped]
 
 from outlast.components.reaching import plain_value
 

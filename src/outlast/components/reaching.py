@@ -73,6 +73,8 @@ _SAID = [(re.compile(one, re.IGNORECASE), Failure(kind, why, fields)) for one, k
 # Numbers of MySQL that say more than their class.
 _OF_MYSQL: dict[int, Failure] = {
     1040: Failure("unknown", "the server takes no more"),
+    1203: Failure("unknown", "the server takes no more of this user"),
+    1226: Failure("unknown", "the server takes no more of this user"),
     1045: Failure("auth", "the password or the user is wrong", _LOGIN),
     1049: Failure("unknown", "the server has no such database", ("url", "database")),
     1044: Failure("permission", "the user may not use this database", ("url", "database", "user")),

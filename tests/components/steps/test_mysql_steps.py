@@ -268,7 +268,7 @@ def test_who_cannot_be_reached_is_told_apart(mariadb, shop):
         ("database_connection", "the host refuses the connection: nothing listens there"),
         ("tls_verify", "the server cannot prove who it is (TLS)"),
         ("tls_verify", "the file of the authority (sslrootcert) cannot be read"),
-        ("database_error", "OperationalError, whose words may show a value and are left out"),
+        ("database_error", "the server takes no more of this user"),
         ("database_connection", "the host refuses the connection: nothing listens there"),
     ]
 

@@ -80,8 +80,8 @@ def some(*numbers, **more):
     return [{"id": number, "title": f"t{number}", **more} for number in numbers]
 
 
-UPSERT = {"mode": "upsert", "key": ["id"]}
-IGNORE = {"mode": "ignore", "key": ["id"]}
+UPSERT = {"mode": "upsert", "on_conflict": ["id"]}
+IGNORE = {"mode": "ignore", "on_conflict": ["id"]}
 
 
 # --- writing ---
@@ -163,7 +163,7 @@ def test_rows_that_need_several_requests_are_not_inserted_at_all(rest, postgres,
     """A second attempt would insert those of the first request again: the way out is told, and nothing is sent."""
     kind, said, _ = unwritten(rest, movies, some(1, 2, 3), batch_rows=2)
     assert (kind, rest.asked, ids(postgres, movies)) == ("validation_error", [], [])
-    assert "got: rows for 2; raise them, or write mode: upsert with key" in said
+    assert "got: rows for 2; raise them, or write mode: upsert with on_conflict" in said
 
 
 def test_what_was_written_before_a_request_failed_stays_and_is_told(rest, postgres, movies):
@@ -188,7 +188,7 @@ def test_no_rows_are_none(rest, movies):
 
 @table(
     ("config", "idempotent"),
-    [({}, False), (UPSERT, True), (IGNORE, True), ({"mode": "${params.mode}", "key": ["id"]}, False)],
+    [({}, False), (UPSERT, True), (IGNORE, True), ({"mode": "${params.mode}", "on_conflict": ["id"]}, False)],
 )
 def test_it_says_whether_it_may_be_done_twice(config, idempotent):
     """By its config: only a key tells a row that comes again."""
@@ -210,7 +210,7 @@ def test_it_says_whether_it_may_be_done_twice(config, idempotent):
         (some(5, nope="hunter2"), {}, "client_error", "the table has no such column (PGRST204)"),
         (some(5), {"table": "nope"}, "missing_input", "it knows no such table (PGRST205)"),
         (some(5), {"schema": "hidden"}, "client_error", "it does not serve this schema (PGRST106)"),
-        (some(5), {"mode": "upsert", "key": ["title"]}, "syntax_error", "no unique or exclusion constraint"),
+        (some(5), {"mode": "upsert", "on_conflict": ["title"]}, "syntax_error", "no unique or exclusion constraint"),
         ([*some(5), {"id": 6}], {}, "validation_error", "expected row 2 to have title, got: no such column"),
         (some(5, 5), UPSERT, "validation_error", "expected each key once, got rows 1 and 2"),
         ([{"id": None, "title": "x"}], UPSERT, "validation_error", "expected row 1 to have id, which is the key"),

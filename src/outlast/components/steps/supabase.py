@@ -73,10 +73,10 @@ class WriterConfig(Config):
     mode: Annotated[
         Literal["insert", "upsert", "ignore"],
         Field(
-            description="insert: only new rows, in one request; upsert: a row with this key is updated; ignore: one that is there stays"
+            description="insert: only new rows, in one request; upsert: a row that is there, by on_conflict, is updated; ignore: it stays"
         ),
     ] = "insert"
-    key: Annotated[
+    on_conflict: Annotated[
         list[Identifier],
         Field(default_factory=list[str], description="the columns that tell rows apart, for upsert and ignore"),
     ]
@@ -98,21 +98,23 @@ class WriterConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.mode != "insert" and not self.key:
+        if self.mode != "insert" and not self.on_conflict:
             raise Unfit(
-                f"expected key, because mode is {self.mode}; name the columns that tell rows apart", "mode", "key"
+                f"expected on_conflict, because mode is {self.mode}; name the columns that tell rows apart",
+                "mode",
+                "on_conflict",
             )
-        if self.mode == "insert" and self.key:
+        if self.mode == "insert" and self.on_conflict:
             raise Unfit(
-                "expected no key, because mode is insert; leave it out, or write mode: upsert or mode: ignore",
-                "key",
+                "expected no on_conflict, because mode is insert; leave it out, or write mode: upsert or mode: ignore",
+                "on_conflict",
                 "mode",
             )
-        for name, columns in (("key", self.key), ("columns", self.columns or [])):
+        for name, columns in (("on_conflict", self.on_conflict), ("columns", self.columns or [])):
             if len(set(columns)) < len(columns):
-                raise Unfit(f"expected each column once in {name}; leave the second one out", "key", "columns")
-        if self.columns is not None and not set(self.key) <= set(self.columns):
-            raise Unfit("expected columns to have those of key; add them", "columns", "key")
+                raise Unfit(f"expected each column once in {name}; leave the second one out", "on_conflict", "columns")
+        if self.columns is not None and not set(self.on_conflict) <= set(self.columns):
+            raise Unfit("expected columns to have those of on_conflict; add them", "columns", "on_conflict")
         if self.mode == "ignore" and self.returning == "rows":
             raise Unfit(
                 "expected returning: nothing, because mode is ignore; the service does not give back rows that were there",
@@ -144,7 +146,7 @@ WRITER = Component(
         "table": "movies",
         "rows": "${steps.read.outputs.rows}",
         "mode": "upsert",
-        "key": ["id"],
+        "on_conflict": ["id"],
     },
 )
 

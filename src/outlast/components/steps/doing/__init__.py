@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from outlast.components.running import called
 from outlast.errors import PermanentFailure
@@ -46,19 +46,10 @@ def row_at(number: int, row: Any) -> Mapping[str, Any]:
     return row
 
 
-class _Written(Protocol):
-    """What configs of components that write rows have in common."""
-
-    @property
-    def columns(self) -> list[str] | None: ...
-    @property
-    def key(self) -> list[str]: ...
-
-
-def columns_of(config: _Written, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns that are written: every row has every one of them, and each key is there once."""
-    columns = list(config.columns or ())
-    if config.columns is None and rows:
+def columns_of(rows: Sequence[Mapping[str, Any]], given: Sequence[str] | None, key: Sequence[str]) -> list[str]:
+    """The columns that are written, those of the first row if none are `given`: every row has every one of them, and each key is there once."""
+    columns = list(given or ())
+    if given is None and rows:
         columns = [str(name) for name in rows[0]]
         if not columns:
             raise invalid("expected row 1 to have columns, got: none")
@@ -66,14 +57,14 @@ def columns_of(config: _Written, rows: Sequence[Mapping[str, Any]]) -> list[str]
     for number, row in enumerate(rows, 1):
         if lacking := [name for name in columns if name not in row]:
             raise invalid(f"expected row {number} to have {', '.join(lacking)}, got: no such column")
-        if config.columns is None and (more := [str(name) for name in row if name not in columns]):
+        if given is None and (more := [str(name) for name in row if name not in columns]):
             raise invalid(f"expected row {number} to have the columns of row 1, got also: {', '.join(more)}")
-        if not config.key:
+        if not key:
             continue
-        if lacking := [name for name in config.key if row.get(name) is None]:
+        if lacking := [name for name in key if row.get(name) is None]:
             raise invalid(f"expected row {number} to have {', '.join(lacking)}, which is the key, got: nothing")
         with suppress(TypeError):  # a list or a mapping: the server tells whether it comes twice
-            other = seen.setdefault(tuple(row[name] for name in config.key), number)
+            other = seen.setdefault(tuple(row[name] for name in key), number)
             if other != number:
                 raise invalid(f"expected each key once, got rows {other} and {number} with the same one")
     return columns

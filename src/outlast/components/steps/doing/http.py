@@ -27,7 +27,7 @@ try:
     import httpcore
     import httpx
 except ImportError:
-    raise missing("http.caller", "httpx", "http") from None
+    raise missing("a step that speaks HTTP", "httpx", "http") from None
 
 from outlast.components.steps.doing.wire import Wire, as_httpx
 

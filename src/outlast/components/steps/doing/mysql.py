@@ -25,10 +25,10 @@ from outlast.kernel.redact import sanitise
 from outlast.verdicts import classify
 
 try:
-    import pymysql
-    from pymysql.constants import FIELD_TYPE
-    from pymysql.converters import conversions, convert_datetime
-    from pymysql.cursors import SSCursor
+    import pymysql  # type: ignore[import-untyped]
+    from pymysql.constants import FIELD_TYPE  # type: ignore[import-untyped]
+    from pymysql.converters import conversions, convert_datetime  # type: ignore[import-untyped]
+    from pymysql.cursors import SSCursor  # type: ignore[import-untyped]
 
     from outlast.components.mysql import connect_mysql
 except ImportError:
@@ -141,7 +141,7 @@ def _connected(context: StepContext, config: ExtractorConfig) -> Iterator[tuple[
     raise _told(found)
 
 
-def _connect(fields: Mapping[str, Any], limit: float) -> pymysql.Connection[Any]:
+def _connect(fields: Mapping[str, Any], limit: float) -> Any:
     begin = monotonic()
     try:
         return connect_mysql(fields, limit, conv=_TYPES, autocommit=True)
@@ -202,7 +202,8 @@ def _close(connection: Any, cursor: Any) -> None:
 
 
 def _malformed() -> Exception:
-    return pymysql.err.OperationalError(2027, "malformed packet")
+    made: Exception = pymysql.err.OperationalError(2027, "malformed packet")
+    return made
 
 
 def _told(error: Exception) -> OutlastError:

@@ -214,7 +214,7 @@ class _Column:
 def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     """All rows in one transaction, or none of them."""
     rows = [row_at(number, row) for number, row in enumerate(listed(config.rows), 1)]
-    columns = columns_of(config, rows)
+    columns = columns_of(rows, config.columns, config.key)
     with _connected(context, config, "begin isolation level read committed") as connection:
         schema, taking = _looked_at(connection, config, context, columns)
         table = sql.Identifier(schema, config.table)

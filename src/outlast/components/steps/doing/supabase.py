@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from outlast.components.reaching import plain_value, supabase_url
-from outlast.components.reading import missing
 from outlast.components.sql import said_by_postgres
 from outlast.components.steps.doing import columns_of, invalid, keep, listed, row_at
-from outlast.components.values import json_text, tell
-from outlast.errors import PermanentFailure, TemporaryFailure
-from outlast.verdicts import classify
-
-try:
-    import httpx  # noqa: F401 - whether it is there
-except ImportError:
-    raise missing("a step with Supabase", "httpx", "http") from None
-
 from outlast.components.steps.doing.http import (
     Request,
     answered,
@@ -36,6 +27,9 @@ from outlast.components.steps.doing.http import (
     unpacked,
 )
 from outlast.components.steps.doing.wire import Wire
+from outlast.components.values import json_text, tell
+from outlast.errors import PermanentFailure, TemporaryFailure
+from outlast.verdicts import classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,12 +69,12 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     before one of them fails stays there, and is written once more by the next attempt, to the same effect.
     """
     rows = [row_at(number, row) for number, row in enumerate(listed(config.rows), 1)]
-    columns = columns_of(config, rows)
+    columns = columns_of(rows, config.columns, config.on_conflict)
     batches = list(_batches(config, rows, columns))
     if config.mode == "insert" and len(batches) > 1:
         raise invalid(
             f"expected rows for one request (batch_rows: {config.batch_rows}, batch_bytes: {config.batch_bytes}), because mode is "
-            f"insert and a row must not come twice, got: rows for {len(batches)}; raise them, or write mode: upsert with key"
+            f"insert and a row must not come twice, got: rows for {len(batches)}; raise them, or write mode: upsert with on_conflict"
         )
     service = _Service(config, context)
     returned: list[Any] = []
@@ -126,7 +120,7 @@ def _sent(service: _Service, config: WriterConfig, columns: Sequence[str], count
     query = {"columns": ",".join(f'"{name}"' for name in columns)}
     if config.mode != "insert":
         prefers.append(f"resolution={_RESOLUTIONS[config.mode]}")
-        query["on_conflict"] = ",".join(f'"{name}"' for name in config.key)
+        query["on_conflict"] = ",".join(f'"{name}"' for name in config.on_conflict)
     answer = service.ask("POST", query, prefers, body, most=config.batch_bytes)
     written = answer.count()
     # Of rows that were there the service says nothing; of the others it counts each.
@@ -286,11 +280,11 @@ class _Stated(Exception):
 
 def _refusal(status: int, headers: Mapping[str, str], raw: bytes, where: str) -> Exception:
     """What the service says no with: by the SQLSTATE of its database, if it has one, else by the status."""
-    try:
-        told = json.loads(raw)
-    except (ValueError, RecursionError):
-        told = None
-    code = told.get("code") if isinstance(told, dict) else None
+    told: dict[str, Any] = {}
+    with suppress(ValueError, RecursionError):
+        found = json.loads(raw)
+        told = found if isinstance(found, dict) else {}
+    code = told.get("code")
     if isinstance(code, str) and _STATE.fullmatch(code):
         verdict = classify(_Stated(code))
         if verdict.error_class != "unknown":
