@@ -78,6 +78,7 @@ STATEMENTS = {
     "wrong value 1366": ("insert into accounts values (9, 'many', '')", "data_error"),
     "too long 1406": ("insert into accounts values (9, 1, 'too long a name')", "data_error"),
     "out of range 1264": ("insert into accounts values (99999999999, 1, '')", "data_error"),
+    "no text 1300": ("select _utf8mb4 x'ff'", "data_error"),
     "signal 1644": ("signal sqlstate '45000' set message_text = 'no'", "data_error"),
     "signal 40001": ("signal sqlstate '40001' set message_text = 'again'", "database_error"),
     "statement timeout 1969": ("set statement max_statement_time=0.01 for select sleep(60)", "timeout"),

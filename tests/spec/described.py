@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import create_model
 
 from outlast.components.describing import Component
-from outlast.components.registry import find_component, register_component
 from outlast.components.steps.config import Config
 
 
@@ -16,16 +15,3 @@ def described(name: str, outputs: tuple[str, ...] = (), **options: Any) -> Compo
     keys = options.pop("keys", ())
     model = create_model("Model", __base__=Config, **dict.fromkeys(keys, (Any, ...)))
     return Component(name, f"What {name} does.", model, dict.fromkeys(outputs, "an output"), **options)
-
-
-EXTRACTOR = described("mysql.extractor", ("table",), keys=("connection", "query"), connection="mysql", reads=True)
-WRITER = described(
-    "supabase.writer", keys=("connection", "table"), connection="supabase", writes=True, side_effects=True
-)
-
-
-def find(name: str) -> Component | None:
-    """The components that there are, and two that are registered as those of other packages are."""
-    register_component(EXTRACTOR)
-    register_component(WRITER)
-    return find_component(name)

@@ -71,7 +71,7 @@ HEAD = 'oml_version: "0.1.0"\nname: seed\nparams:\n  batch_id: {type: string, de
 # What each component needs and the block does not show.
 CONFIG = {
     "mysql.extractor": '{connection: "@mysql.shop", query: "select * from movies"}',
-    "supabase.writer": '{connection: "@supabase.main", table: movies}',
+    "supabase.writer": '{connection: "@supabase.main", table: movies, rows: [{id: 1}]}',
     "resource.allocator": "{pool: workers, amount: 2, capacity: 8}",
     "data.processor": '{rows: [{id: 1}], call: "shop.steps:process"}',
     "http.caller": "{url: https://example.com/api}",

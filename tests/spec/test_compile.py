@@ -19,6 +19,7 @@ from pydantic import Field
 
 import outlast
 from outlast.components.describing import Component
+from outlast.components.registry import find_component as find
 from outlast.components.steps.config import Config
 from outlast.policy import RetryPolicy
 from outlast.spec import plan
@@ -26,7 +27,7 @@ from outlast.spec.compile import compile_text, manifest_step
 from outlast.spec.diff import diff
 from outlast.spec.manifest import Manifest, ManifestStep
 from outlast.spec.rules import check
-from spec.described import described, find
+from spec.described import described
 from tables import table
 
 if TYPE_CHECKING:
@@ -801,7 +802,7 @@ def test_a_value_that_comes_later_is_not_held_against_a_config():
 
 def test_a_connection_must_be_of_the_family_that_the_component_needs():
     """It is in the manifest by its name only."""
-    text = 'oml_version: "0.1.0"\nname: one\nsteps:\n  - {id: a, component: mysql.extractor, config: {connection: "@mysql.shop", query: q}}\n'
+    text = 'oml_version: "0.1.0"\nname: one\nsteps:\n  - {id: a, component: mysql.extractor, config: {connection: "@mysql.shop", query: "select 1 as q"}}\n'
     assert compiled(text, find=find)["a"].config["connection"] == "@mysql.shop"
     for wrong, expected in (("@pg.shop", "family mysql"), ("mysql.shop", "as @family.alias")):
         (mistake,) = compile_text(text.replace("@mysql.shop", wrong), find=find).mistakes

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import outlast
 from outlast.cli.commands import command_line
+from outlast.components.mysql import _mysql
 from outlast.components.reaching import failure, is_public, reach_http, reach_postgres, reached
 from outlast.spec.compile import compile_text
 from outlast.spec.connections import connections_of, load, read
@@ -523,6 +524,71 @@ def test_address_with_a_sign_that_is_not_encoded_is_refused_before_anybody_is_as
 def test_address_that_the_driver_reads_as_it_is_meant_fits(url):
     known = read("connections: {postgres: {shop: {url: '${U}'}}}")
     assert known.resolved("@postgres.shop", {"U": url}).keys() >= {"url"}
+
+
+@table(
+    ("url", "expected"),
+    [
+        ("mysql://bob:p@canary!@db.invalid/shop", "user and password of the address to be percent-encoded"),
+        ("mysql://bob:12/canary@db.invalid/shop", "user and password of the address to be percent-encoded"),
+        ("mysql://bob:p?canary@db.invalid/shop", "user and password of the address to be percent-encoded"),
+        ("mysql://bob:p%zcanary@db.invalid/shop", "every % and # of the address to be percent-encoded"),
+        ("mysql://bob:p@db.invalid/canary#shop", "every % and # of the address to be percent-encoded"),
+        ("mysql://bob:p@db.invalid:canary/shop", "the address to have a host, and its port to be a number"),
+        ("mysql://bob:p@/canary", "the address to have a host, and its port to be a number"),
+        ("mysql://db.invalid/canary", "a user in the address"),
+        ("mysql://bob:p@db.invalid", "one database in the address"),
+        ("mysql://bob:p@db.invalid/canary?ssl=0", "an address without ?"),
+        ("postgresql://bob:canary@db.invalid/shop", "an address that begins with mysql://"),
+    ],
+)
+def test_address_of_mysql_that_may_be_read_as_another_is_refused(url, expected):
+    """U-24: without its value."""
+    known = read("connections: {mysql: {shop: {url: '${U}'}}}")
+    with pytest.raises(outlast.ConfigurationError) as refused:
+        known.resolved("@mysql.shop", {"U": url})
+    (line,) = refused.value.problems
+    assert (f"connections.mysql.shop.url: expected {expected}, got that of U" in line, "canary" in line) == (
+        True,
+        False,
+    )
+
+
+def test_address_of_mysql_leads_where_it_says():
+    """Signs that are encoded are part of the name or the password."""
+    fits = read("connections: {mysql: {shop: {url: '${U}', sslmode: require}}}")
+    url = "mariadb://bo%40b:p%2F%3Aw@db.example:3307/my%20shop"
+    assert fits.resolved("@mysql.shop", {"U": url}).keys() >= {"url"}
+    assert _mysql({"url": url}) == {
+        "host": "db.example",
+        "port": 3307,
+        "user": "bo@b",
+        "password": "p/:w",
+        "database": "my shop",
+    }
+
+
+@table(
+    ("family", "fields", "expected"),
+    [
+        ("mysql", "{url: '${U}', host: h}", "expected url or the parts"),
+        ("mysql", "{host: h, user: u}", "expected url, or host, database and user"),
+        ("supabase", "{url: 'https://x.example'}", "expected the key key"),
+        ("supabase", "{url: 'https://x.example', key: hunter2}", "key: expected "),
+        (
+            "supabase",
+            "{url: 'ftp://x.example', key: '${K}'}",
+            "expected an address that begins with http:// or https://",
+        ),
+        ("supabase", "{url: 'https://x.example/?a=1', key: '${K}'}", "expected an address without ? and #"),
+        ("supabase", "{url: 'https://u:p@x.example', key: '${K}'}", "expected "),
+        ("supabase", "{url: 'https://x.example', key: '${K}', path: '../x'}", "expected a path such as /rest/v1"),
+    ],
+)
+def test_fields_of_mysql_and_supabase_that_do_not_go_together_are_refused(family, fields, expected):
+    """U-24: when the file is read."""
+    told = "\n".join(lines(f"connections: {{{family}: {{a: {fields}}}}}"))
+    assert (expected in told, "hunter2" in told) == (True, False)
 
 
 def test_doctor_says_why_in_its_own_words(tmp_path):

@@ -1,10 +1,10 @@
-"""What `postgres.extractor` takes for one query that only reads."""
+"""What `postgres.extractor` and `mysql.extractor` take for one query that only reads."""
 
 from __future__ import annotations
 
 import pytest
 
-from outlast.components.steps.queries import checked
+from outlast.components.steps.queries import checked, checked_mysql, places_in_quotes
 from tables import table
 
 ONE = "expected one statement"
@@ -86,3 +86,83 @@ def test_what_changes_something_is_refused(query, said):
 def test_what_only_reads_is_taken(query):
     """Words in texts, comments and names mean nothing."""
     assert checked(query) == query
+
+
+@table(
+    ("query", "said"),
+    [
+        ("", "expected a query"),
+        ("# nothing\n-- at\n/* all */", "expected a query"),
+        ("select 1\x00", "without NUL"),
+        ("delete from t", "expected a SELECT; what changes rows is done by a function with python"),
+        ("set @a = 1", "expected a SELECT"),
+        ("call f()", "expected a SELECT"),
+        ("select 1; select 2", ONE),
+        (r"select 'a\''; delete from t; --'", ONE),
+        (r"select 'a\'; delete from t; -- '", ONE),  # with NO_BACKSLASH_ESCAPES
+        ('select "a\'; " ; drop table t', ONE),
+        ("select `a``;` ; drop table t", ONE),
+        ("select 1 --; a\n ; drop table t", ONE),  # two minus signs, and no comment
+        ("select 1 /* /* */ ; delete from t", ONE),  # comments do not stand in comments
+        ("select 1 /*! into outfile '/tmp/x' */", "got /*!; write it out, it would be done"),
+        ("select 1 /*M!100000 , 2 */", "got /*M!; write it out, it would be done"),
+        ("select * into outfile '/tmp/x' from t", f"{READS}INTO"),
+        ("select id into @a from t", f"{READS}INTO"),
+        ("with a as (select 1) delete from t", f"{READS}DELETE"),
+        ("with a as (select 1) update t set b = 1", f"{READS}UPDATE"),
+        ("select * from t for update", f"{READS}FOR UPDATE"),
+        ("select * from t for share", f"{READS}FOR SHARE"),
+        ("select * from t lock in share mode", f"{READS}LOCK IN"),
+        ("explain insert into t values (1)", f"{READS}INTO"),
+        ("select 'a", "a text that ends"),
+        ('select "a\\"', "a text that ends"),
+        ("select `a", "a name in quotes that ends"),
+        ("select /* 1", "a comment that ends"),
+    ],
+)
+def test_what_changes_something_in_mysql_is_refused(query, said):
+    """C-01, R42: with the quotes, comments and backslashes of MySQL, whose comments with ! are done."""
+    with pytest.raises(ValueError, match="expected ") as refused:
+        checked_mysql(query)
+    assert said in str(refused.value)
+    assert "; " in str(refused.value)
+
+
+@table(
+    "query",
+    [
+        "select 1; # done",
+        "select ';', \"a;b delete\", `update` -- ; delete\n from t",
+        r"select 'it\'s;', 'it''s;' from t",
+        "select t.update, x as delete from t",
+        "with a as (select 1) select * from a",
+        "show tables",
+        "describe t",
+        "explain select 1",
+        "((select 1) union (select 2))",
+        "select insert('abc', 1, 1, 'x'), replace(a, 'b', 'c') from t",
+        "select /*+ MAX_EXECUTION_TIME(10) */ 1 - -1",
+        "select %(delete)s, %s, 5 %% 2, @a, $x",
+    ],
+)
+def test_what_only_reads_mysql_is_taken(query):
+    """Words in texts, comments and names mean nothing."""
+    assert checked_mysql(query) == query
+
+
+@table(
+    ("query", "hidden"),
+    [
+        ("select %s, %(a)s", False),
+        ("select '%s'", True),
+        ('select "%(a)s"', True),
+        ("select `%s`", True),
+        ("select 1 # %s", True),
+        ("select 1 /* %(a)s */", True),
+        ("select '%%s', %s", False),
+        ("select 'it\\'s', %s", False),
+    ],
+)
+def test_a_place_for_a_value_inside_of_quotes_is_found(query, hidden):
+    """The driver would fill it in there, and the quotes of the value would end those around it."""
+    assert places_in_quotes(query) == hidden

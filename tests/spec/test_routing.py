@@ -12,13 +12,13 @@ import httpx
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from outlast.components.registry import find_component as find
 from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.policy import RetryPolicy
 from outlast.spec import plan
 from outlast.spec.compile import compile_text
 from outlast.spec.rules import check
 from outlast.verdicts import CATEGORIES, ERROR_CLASSES, TIERS, classify, surely_undone
-from spec.described import find
 from tables import table
 
 BUILTIN = [

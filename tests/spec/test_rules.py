@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from outlast.cli import app
+from outlast.components.registry import find_component as find
 from outlast.errors import ConfigurationError
 from outlast.flow import Flow
 from outlast.policy import RetryPolicy
 from outlast.spec.compile import compile_text
 from outlast.spec.rules import RULES, check
-from spec.described import described, find
+from spec.described import described
 from spec.test_schema import examples
 from tables import table
 

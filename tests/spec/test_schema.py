@@ -12,12 +12,12 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from outlast.cli import app
+from outlast.components.registry import find_component as find
 from outlast.spec import connections, yaml
 from outlast.spec.compile import compile_text
 from outlast.spec.keys import kinds_of
 from outlast.spec.rules import check
 from outlast.spec.schema import connections_schema, json_schema
-from spec.described import find
 from spec.seed import BLOCKS, whole
 from spec.trees import data_of
 from tables import table

@@ -19,6 +19,7 @@ from jsonschema import Draft202012Validator
 import outlast
 from outlast.calls.guard import Guard
 from outlast.components.describing import Component
+from outlast.components.registry import find_component as find
 from outlast.components.steps.config import Config
 from outlast.flow import compile_path
 from outlast.spec.compile import compile_text
@@ -28,7 +29,6 @@ from outlast.spec.references import Reference, is_clear, parse, written
 from outlast.spec.rules import check
 from outlast.spec.schema import json_schema
 from outlast.testing import virtual_time
-from spec.described import find
 from spec.test_schema import read
 from tables import table
 

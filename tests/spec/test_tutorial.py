@@ -18,6 +18,7 @@ import pytest
 
 from labor import wait_until
 from outlast.spec.compile import compile_text
+from outlast.spec.connections import load
 from outlast.spec.rules import check
 from servers.postgres import programs
 
@@ -126,10 +127,10 @@ def test_the_guide_from_an_api_to_postgres_is_true(tmp_path, postgres_server):
 def test_the_example_follows_the_rules():
     """S0-29: no mistake, no warning, not even a note."""
     text = (ROOT / "examples" / "movies.yaml").read_text()
-    compiled = compile_text(text, rules=(check,))
+    compiled = compile_text(text, rules=(check,), connections=load(ROOT / "examples" / "connections.yaml"))
     assert [str(one) for one in compiled.mistakes] == []
     assert compiled.manifest is not None
-    assert compiled.manifest["label"].timing["attempts"] == 3
+    assert compiled.manifest["extract-data"].timing["attempts"] == 3
     assert compile_text(text, params={"attempts": 5}).manifest is not None
 
 

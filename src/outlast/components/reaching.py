@@ -46,7 +46,7 @@ class Failure:
 
 
 _HOST = ("url", "base_url", "host", "port")
-_LOGIN = ("url", "user", "password", "token", "api_key")
+_LOGIN = ("url", "user", "password", "token", "key", "api_key")
 _TLS = ("url", "base_url", "sslmode", "sslrootcert")
 # While a connection is being made the driver hands on what the server says, and not its code. The first that fits.
 _SAYS: tuple[tuple[str, Kind, str, tuple[str, ...]], ...] = (
@@ -70,6 +70,17 @@ _SAYS: tuple[tuple[str, Kind, str, tuple[str, ...]], ...] = (
     (r"fatal:", "unknown", "the server says no", ()),
 )
 _SAID = [(re.compile(one, re.IGNORECASE), Failure(kind, why, fields)) for one, kind, why, fields in _SAYS]
+# Numbers of MySQL that say more than their class.
+_OF_MYSQL: dict[int, Failure] = {
+    1040: Failure("unknown", "the server takes no more"),
+    1203: Failure("unknown", "the server takes no more of this user"),
+    1226: Failure("unknown", "the server takes no more of this user"),
+    1045: Failure("auth", "the password or the user is wrong", _LOGIN),
+    1049: Failure("unknown", "the server has no such database", ("url", "database")),
+    1044: Failure("permission", "the user may not use this database", ("url", "database", "user")),
+    1130: Failure("permission", "the server lets nobody in from here", _HOST),
+    2026: Failure("auth", "the server cannot prove who it is (TLS)", _TLS),
+}
 # What the class of an error says, where no text does.
 _OF_CLASS: dict[str, tuple[str, tuple[str, ...]]] = {
     "auth_error": ("the service does not accept who logs in", _LOGIN),
@@ -111,7 +122,7 @@ class Answered(Exception):
 def failure(error: BaseException) -> Failure:
     """What went wrong, without a word of what raised it; only our own errors are shown as they are."""
     if isinstance(error, NotAllowed):
-        return Failure("permission", str(error), ("base_url",))
+        return Failure("permission", str(error), ("base_url", "url"))
     if isinstance(error, NoAnswer):
         return Failure("timeout", str(error), _HOST)
     if isinstance(error, NotInstalled):
@@ -121,9 +132,12 @@ def failure(error: BaseException) -> Failure:
     found = classify(error).error_class
     kind = _KINDS.get(found, "unknown")
     if isinstance(error, Answered):
-        return Failure(kind, str(error), _LOGIN if kind in ("auth", "permission") else ("base_url",))
+        return Failure(kind, str(error), _LOGIN if kind in ("auth", "permission") else ("base_url", "url"))
     if isinstance(error, TimeoutError):
         return Failure("timeout", *_OF_CLASS["timeout"])
+    first = error.args[0] if error.args else None
+    if type(error).__module__.partition(".")[0] == "pymysql" and first in _OF_MYSQL:
+        return _OF_MYSQL[first]
     if kind == "network":
         for pattern, said in _SAID:
             if pattern.search(str(error)):
@@ -187,6 +201,22 @@ def reach_postgres(fields: Mapping[str, Any], limit: float) -> None:
     connection = database.connect(batches=False)
     try:
         connection.execute("select 1")
+    finally:
+        connection.close()
+
+
+# -- MySQL -------------------------------------------------------------------------------------------------------------
+
+
+def reach_mysql(fields: Mapping[str, Any], limit: float) -> None:
+    """Log in, and ask for nothing."""
+    try:
+        from outlast.components.mysql import connect_mysql
+    except ImportError:
+        raise NotInstalled(str(missing("MySQL", "PyMySQL", "mysql"))) from None
+    connection = connect_mysql(fields, limit)
+    try:
+        connection.ping(reconnect=False)
     finally:
         connection.close()
 
@@ -291,3 +321,15 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
         login = f"{fields['user']}:{plain_value(fields['password'])}"
         found["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
     return found
+
+
+def supabase_url(fields: Mapping[str, Any]) -> str:
+    """Where the tables of a connection of the family `supabase` are, without a slash at the end."""
+    return str(plain_value(fields["url"])).rstrip("/") + str(fields.get("path", "/rest/v1")).rstrip("/")
+
+
+def reach_supabase(fields: Mapping[str, Any], limit: float) -> None:
+    """Ask what there is, with the key."""
+    key = plain_value(fields["key"])
+    asked = {"base_url": f"{supabase_url(fields)}/", "token": key, "headers": {"apikey": key}}
+    reach_http({**asked, "allow_private": fields.get("allow_private", False)}, limit)

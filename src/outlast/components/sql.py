@@ -50,6 +50,7 @@ _DRIVERS: dict[str, Dialect] = {
     "mariadb": "mysql",
 }
 _QUOTED = re.compile(r'".*"', re.DOTALL)
+_SINGLE = re.compile(r"'.*'|'.*", re.DOTALL)
 _PATIENCE = 2.0  # seconds for a server to hear that nobody waits any longer
 _WHERE = "an address (sqlite:///path or postgresql://...), a Secret with one, or a function that connects"
 
@@ -290,11 +291,14 @@ def said(error: Exception) -> str:
     """What a database says about an error, without the values that it quotes."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     if primary:
-        # Of a value that is wrong it quotes the value; else names of constraints and columns.
-        wrong = str(getattr(error, "sqlstate", "")).startswith("22")
-        return sanitise(_QUOTED.sub('"…"', primary) if wrong else primary)
+        return said_by_postgres(primary, str(getattr(error, "sqlstate", "")))
     text = error_text(error)
     if len(error.args) > 1 and isinstance(error.args[0], int):  # MySQL: a number, and a text with values in quotes
-        pieces = error_text(Exception(error.args[1])).split("'")
-        text = f"{error.args[0]}, " + "'".join("…" if place % 2 else piece for place, piece in enumerate(pieces))
+        # From the first quote to the last: of a part of a query, quotes stand inside of the quotes.
+        text = f"{error.args[0]}, " + _SINGLE.sub("'…'", error_text(Exception(error.args[1])))
     return text or type(error).__name__
+
+
+def said_by_postgres(primary: str, sqlstate: str) -> str:
+    """What PostgreSQL says first of an error. Of a value that is wrong it quotes the value; else names of constraints and columns."""
+    return sanitise(_QUOTED.sub('"…"', primary) if sqlstate.startswith("22") else primary)

@@ -189,7 +189,7 @@ CODES: dict[str, dict[str, str]] = {
             # no such table, column or function, for drivers that do not pass the SQLSTATE
             "syntax_error": "1051 1052 1054 1064 1091 1109 1136 1146 1149 1305 1318",
             # packet too large, and values that do not fit
-            "data_error": "1153 1264 1265 1292 1364 1365 1366 1406 1411 1526 1690 3819 4025",
+            "data_error": "1153 1264 1265 1292 1300 1364 1365 1366 1406 1411 1526 1690 3819 4025",
             "code_error": "2014",
         },
         "AWS": {

@@ -6,7 +6,9 @@ The components of steps, one file a family: what each needs and does, and the mo
     files       files.reader, files.writer
     http        http.caller, and connections of the family http
     llm         llm.caller, and connections of the family llm
+    mysql       mysql.extractor, and connections of the family mysql
     postgres    postgres.extractor, postgres.writer, and connections of the family postgres
+    supabase    supabase.writer, supabase.deleter, and connections of the family supabase
     rows        data.processor, schema.validator
     resource    resource.allocator, resource.deallocator
 """
@@ -21,8 +23,11 @@ OWN = {
     "files.writer": "outlast.components.steps.files:WRITER",
     "http.caller": "outlast.components.steps.http:CALLER",
     "llm.caller": "outlast.components.steps.llm:CALLER",
+    "mysql.extractor": "outlast.components.steps.mysql:EXTRACTOR",
     "postgres.extractor": "outlast.components.steps.postgres:EXTRACTOR",
     "postgres.writer": "outlast.components.steps.postgres:WRITER",
+    "supabase.writer": "outlast.components.steps.supabase:WRITER",
+    "supabase.deleter": "outlast.components.steps.supabase:DELETER",
     "schema.validator": "outlast.components.steps.rows:VALIDATOR",
     "data.processor": "outlast.components.steps.rows:PROCESSOR",
     "resource.allocator": "outlast.components.steps.resource:ALLOCATOR",
@@ -32,5 +37,7 @@ OWN = {
 OWN_FAMILIES = {
     "http": "outlast.components.steps.http:FAMILY",
     "llm": "outlast.components.steps.llm:FAMILY",
+    "mysql": "outlast.components.steps.mysql:FAMILY",
     "postgres": "outlast.components.steps.postgres:FAMILY",
+    "supabase": "outlast.components.steps.supabase:FAMILY",
 }

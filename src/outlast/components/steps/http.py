@@ -57,7 +57,8 @@ def absolute(text: str, login: str, spaces: str) -> str:
     return text
 
 
-def _base(text: str) -> str:
+def base_address(text: str) -> str:
+    """The address of a service: with a host, and without a login."""
     return absolute(text, "leave them out, and give the keys password and user", "write a space as %20")
 
 
@@ -101,7 +102,9 @@ Headers = Annotated[dict[str, str], AfterValidator(_headers)]
 class HttpConnection(Config):
     """A service that is called."""
 
-    base_url: Annotated[str, AfterValidator(_base), Field(description="where it is; paths of steps come behind it")]
+    base_url: Annotated[
+        str, AfterValidator(base_address), Field(description="where it is; paths of steps come behind it")
+    ]
     token: Annotated[str | None, Field(description="sent with every request, as a bearer")] = None
     user: Annotated[str | None, Field(description="with password, for basic authentication")] = None
     password: Annotated[str | None, Field(description="belongs to user")] = None

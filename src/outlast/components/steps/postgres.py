@@ -16,9 +16,15 @@ from outlast.components.steps.config import Config, Connection, Identifier, Rows
 from outlast.components.steps.queries import checked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from outlast.components.describing import Override
 
-_Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+Parameters = Annotated[
+    dict[str, Any] | list[Any],
+    Field(default_factory=dict[str, Any], description="values for %(name)s, or for %s in order"),
+]
 _PLACE = re.compile(r"%(?:%|s|\((?P<name>[^()]*)\)s|.|$)", re.DOTALL)
 
 
@@ -78,7 +84,7 @@ class PostgresConnection(Config):
         Field(alias="schema", description="where tables without a schema are looked for"),
     ] = None
     statement_timeout_ms: Annotated[
-        _Milliseconds | None, Field(description="how long the server works on one statement")
+        Milliseconds | None, Field(description="how long the server works on one statement")
     ] = None
 
     @model_validator(mode="after")
@@ -105,6 +111,35 @@ _FORBIDDEN: dict[str, Override] = dict.fromkeys(
 _OVERRIDES: dict[str, Override] = {**_FORBIDDEN, "schema": "warning", "statement_timeout_ms": "allowed"}
 
 
+def bound(query: str, parameters: Mapping[str, Any] | list[Any]) -> None:
+    """Raise what is wrong if the places of a query for values and the parameters are not for each other."""
+    named: set[str] = set()
+    in_order = 0
+    for place in _PLACE.finditer(query):
+        if place[0] == "%s":
+            in_order += 1
+        elif place["name"] is not None:
+            named.add(place["name"])
+        elif place[0] != "%%" and parameters:
+            raise Unfit("expected %(name)s or %s in query; write %% for the sign itself", "query")
+    if isinstance(parameters, list):
+        if named or in_order != len(parameters):
+            raise Unfit(
+                f"expected {in_order} parameters, one for each %s; a mapping is for %(name)s", "parameters", "query"
+            )
+        return
+    if in_order:
+        raise Unfit("expected parameters to be a list, because query has %s; or write %(name)s", "parameters", "query")
+    if missing := sorted(named - parameters.keys()):
+        raise Unfit(f"expected a parameter {missing[0]}, which query has; add it to parameters", "parameters", "query")
+    if unused := sorted(parameters.keys() - named):
+        raise Unfit(
+            f"expected parameters that query has; leave {unused[0]} out, or write %({unused[0]})s",
+            "parameters",
+            "query",
+        )
+
+
 class ExtractorConfig(Config):
     """A query. Values are bound to it by the driver and are never part of its text."""
 
@@ -118,49 +153,16 @@ class ExtractorConfig(Config):
         ),
         AfterValidator(checked),
     ]
-    parameters: Annotated[
-        dict[str, Any] | list[Any],
-        Field(default_factory=dict[str, Any], description="values for %(name)s, or for %s in order"),
-    ]
+    parameters: Parameters
     chunk_rows: Annotated[int, Field(ge=1, le=1_000_000, description="rows that are fetched at a time")] = 1000
     schema_: Annotated[Identifier | None, Field(alias="schema", description="in place of that of the connection")] = (
         None
     )
-    statement_timeout_ms: Annotated[_Milliseconds | None, Field(description="in place of that of the connection")] = (
-        None
-    )
+    statement_timeout_ms: Annotated[Milliseconds | None, Field(description="in place of that of the connection")] = None
 
     @model_validator(mode="after")
     def _bound(self) -> Self:
-        named: set[str] = set()
-        in_order = 0
-        for place in _PLACE.finditer(self.query):
-            if place[0] == "%s":
-                in_order += 1
-            elif place["name"] is not None:
-                named.add(place["name"])
-            elif place[0] != "%%" and self.parameters:
-                raise Unfit("expected %(name)s or %s in query; write %% for the sign itself", "query")
-        if isinstance(self.parameters, list):
-            if named or in_order != len(self.parameters):
-                raise Unfit(
-                    f"expected {in_order} parameters, one for each %s; a mapping is for %(name)s", "parameters", "query"
-                )
-            return self
-        if in_order:
-            raise Unfit(
-                "expected parameters to be a list, because query has %s; or write %(name)s", "parameters", "query"
-            )
-        if missing := sorted(named - self.parameters.keys()):
-            raise Unfit(
-                f"expected a parameter {missing[0]}, which query has; add it to parameters", "parameters", "query"
-            )
-        if unused := sorted(self.parameters.keys() - named):
-            raise Unfit(
-                f"expected parameters that query has; leave {unused[0]} out, or write %({unused[0]})s",
-                "parameters",
-                "query",
-            )
+        bound(self.query, self.parameters)
         return self
 
 
@@ -206,9 +208,7 @@ class WriterConfig(Config):
     schema_: Annotated[Identifier | None, Field(alias="schema", description="in place of that of the connection")] = (
         None
     )
-    statement_timeout_ms: Annotated[_Milliseconds | None, Field(description="in place of that of the connection")] = (
-        None
-    )
+    statement_timeout_ms: Annotated[Milliseconds | None, Field(description="in place of that of the connection")] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -6,7 +6,9 @@ driver that it needs with it. None of them tries again.
     files       reads files; writes one, whole or not at all
     http        one HTTP request; wire: which address is connected to, and until when
     llm         one question to a model; jsons: the JSON value in what it said
-    postgres    the rows of a query; rows into a table, all or none
+    mysql       the rows of a query
+    postgres    the rows of a query; rows into a table, all or none; late: until when a driver may wait
+    supabase    rows into a table over HTTP, and rows out of it
     rows        changes rows, and checks them against a JSON Schema
     resource    takes a share of a pool, and gives it back
 """
@@ -21,7 +23,7 @@ from outlast.components.running import called
 from outlast.errors import PermanentFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from outlast.components.running import StepContext
 
@@ -43,6 +45,38 @@ def row_at(number: int, row: Any) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise invalid(f"expected row {number} to be a mapping, got: a value of type {type(row).__name__}")
     return row
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]], given: Sequence[str] | None, key: Sequence[str]) -> list[str]:
+    """The columns that are written, those of the first row if none are `given`: every row has every one of them, and each key is there once."""
+    columns = list(given or ())
+    if given is None and rows:
+        columns = [str(name) for name in rows[0]]
+        if not columns:
+            raise invalid("expected row 1 to have columns, got: none")
+    seen: dict[Any, int] = {}
+    for number, row in enumerate(rows, 1):
+        if lacking := [name for name in columns if name not in row]:
+            raise invalid(f"expected row {number} to have {', '.join(lacking)}, got: no such column")
+        if given is None and (more := [str(name) for name in row if name not in columns]):
+            raise invalid(f"expected row {number} to have the columns of row 1, got also: {', '.join(more)}")
+        if not key:
+            continue
+        if lacking := [name for name in key if row.get(name) is None]:
+            raise invalid(f"expected row {number} to have {', '.join(lacking)}, which is the key, got: nothing")
+        with suppress(TypeError):  # a list or a mapping: the server tells whether it comes twice
+            other = seen.setdefault(tuple(row[name] for name in key), number)
+            if other != number:
+                raise invalid(f"expected each key once, got rows {other} and {number} with the same one")
+    return columns
+
+
+def names_of(description: Any) -> list[str]:
+    """The columns of a query, by what a driver says of them. Of two with one name, one would be gone."""
+    names = [str(column[0]) for column in description or ()]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise invalid(f"expected the columns of query to have names that differ, got twice: {', '.join(twice)}; use AS")
+    return names
 
 
 def result_of(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ import os
 import ssl
 import threading
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ try:
     import httpcore
     import httpx
 except ImportError:
-    raise missing("http.caller", "httpx", "http") from None
+    raise missing("a step that speaks HTTP", "httpx", "http") from None
 
 from outlast.components.steps.doing.wire import Wire, as_httpx
 
@@ -57,11 +57,18 @@ class HttpStatusError(OutlastError):
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
+    """What is sent. `url` has a host."""
+
     method: str
     url: httpx.URL
     headers: dict[str, str]  # names in small letters
     content: bytes | None
+
+    @property
+    def where(self) -> str:
+        """What messages say of it: nothing of the path, which may have values in it."""
+        return f"{self.method} {self.url.host}"
 
     @property
     def origin(self) -> tuple[str, str, int | None]:
@@ -76,25 +83,27 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
     own = request.url.raw_host.decode() if connection.get("allow_private") is True else None
     wire = Wire(own, None if remaining is None else monotonic() + remaining)
     for hop in range(config.max_redirects + 1):
-        where = f"{request.method} {request.url.host}"
-        address = httpcore.URL(
-            scheme=request.url.raw_scheme,
-            host=request.url.raw_host,
-            port=request.url.port,
-            target=request.url.raw_path,
-        )
-        tls = trusted() if request.url.scheme == "https" else None
-        with (
-            httpcore.ConnectionPool(ssl_context=tls, max_connections=1, retries=0, network_backend=wire) as pool,
-            as_httpx(where),
-            pool.stream(request.method, address, headers=encoded(request.headers), content=request.content) as answer,
-        ):
-            headers = headers_of(answer)
+        with answered(request, wire) as answer:
+            where, headers = request.where, headers_of(answer)
             leads_on = answer.status in _REDIRECTS and "location" in headers and hop < config.max_redirects
             if answer.status in config.expect.status or not leads_on:
                 return _taken(answer, headers, where, config, context, wire)
         request = _next(request, answer.status, headers["location"])
     raise AssertionError("the last answer is taken as it is")
+
+
+@contextmanager
+def answered(request: Request, wire: Wire) -> Iterator[httpcore.Response]:
+    """The answer to a request, on a connection of its own. Its body is read while this is open."""
+    url = request.url
+    address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+    tls = trusted() if url.scheme == "https" else None
+    with (
+        httpcore.ConnectionPool(ssl_context=tls, max_connections=1, retries=0, network_backend=wire) as pool,
+        as_httpx(request.where),
+        pool.stream(request.method, address, headers=encoded(request.headers), content=request.content) as answer,
+    ):
+        yield answer
 
 
 _shared: tuple[Any, ssl.SSLContext] | None = None
@@ -137,7 +146,7 @@ def _authorities() -> list[tuple[str, int]]:
 # -- the request ---------------------------------------------------------------------------------------------------------
 
 
-def _request(config: CallerConfig, connection: Mapping[str, Any], context: StepContext) -> _Request:
+def _request(config: CallerConfig, connection: Mapping[str, Any], context: StepContext) -> Request:
     content, kind = _content(config)
     headers = {"accept": "*/*", "accept-encoding": "gzip, deflate", "user-agent": "outlast"}
     if kind is not None:
@@ -150,7 +159,7 @@ def _request(config: CallerConfig, connection: Mapping[str, Any], context: StepC
     for name, value in headers.items():  # or the library would quote it in what it says
         if not value.isprintable():
             raise invalid(f"expected the header {name} to be one line of text, got: one with other characters")
-    return _Request(config.method, _url(config, connection), headers, content)
+    return Request(config.method, _url(config, connection), headers, content)
 
 
 def _login(connection: Mapping[str, Any]) -> dict[str, str]:
@@ -184,7 +193,7 @@ def _url(config: CallerConfig, connection: Mapping[str, Any]) -> httpx.URL:
         parts, path, queries = base, base.path.rstrip("/") + path, [base.query, parts.query]
     queries.append(_query(config.query))
     query = "&".join(one for one in queries if one)
-    return _parsed(parts._replace(path=path, query=query, fragment="").geturl())
+    return parsed_url(parts._replace(path=path, query=query, fragment="").geturl())
 
 
 def _query(given: Mapping[str, Any]) -> str:
@@ -193,7 +202,7 @@ def _query(given: Mapping[str, Any]) -> str:
     return urlencode([(name, str(one).lower() if isinstance(one, bool) else one) for name, one in pairs])
 
 
-def _parsed(address: str) -> httpx.URL:
+def parsed_url(address: str) -> httpx.URL:
     try:
         found = httpx.URL(address)
     except (httpx.InvalidURL, ValueError, TypeError):
@@ -207,9 +216,9 @@ def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-def _next(request: _Request, status: int, location: str) -> _Request:
+def _next(request: Request, status: int, location: str) -> Request:
     """What is asked after a redirect. Another host gets no login and no header that may be for the first one only."""
-    url = _parsed(urljoin(str(request.url), location))
+    url = parsed_url(urljoin(str(request.url), location))
     if url.userinfo or (request.url.scheme == "https" and url.scheme != "https"):
         got = "a user" if url.userinfo else "http://"
         message = f"expected {request.url.host} to redirect to https:// and without a user, got: an address with {got}"
@@ -250,7 +259,7 @@ def _taken(
     kind = headers.get("content-type", "").lower()
     if answer.status not in config.expect.status:
         keep(context, "answer", beginning(answer, headers, wire))
-        raise _refused(answer.status, headers, where)
+        raise refused(answer.status, headers, where)
     if config.expect.content_type is not None and not kind.startswith(config.expect.content_type.lower()):
         keep(context, "answer", beginning(answer, headers, wire))
         message = f"{where}: expected the Content-Type to begin with {config.expect.content_type}, got: another one"
@@ -260,7 +269,7 @@ def _taken(
         return outputs
     raw = b"".join(unpacked(answer, headers, where, config.max_bytes))
     try:
-        outputs["body"] = _read(raw, kind, config.response)
+        outputs["body"] = read_body(raw, kind, config.response)
     except (ValueError, LookupError, RecursionError):
         keep(context, "answer", raw[:SHOWN])
         what = "JSON" if _is_json(kind, config.response) else "text"
@@ -270,7 +279,7 @@ def _taken(
     return outputs
 
 
-def _refused(status: int, headers: Mapping[str, str], where: str) -> Exception:
+def refused(status: int, headers: Mapping[str, str], where: str) -> Exception:
     message = f"{where}: answered with the status {status}, which is not expected"
     if status < 400:  # nobody has failed: the answer is another one than the step was made for
         return PermanentFailure(message, error_class="client_error")
@@ -282,7 +291,7 @@ def _is_json(kind: str, how: str) -> bool:
     return how == "json" or (how == "auto" and (essence == "application/json" or essence.endswith("+json")))
 
 
-def _read(raw: bytes, kind: str, how: str) -> Any:
+def read_body(raw: bytes, kind: str, how: str) -> Any:
     if _is_json(kind, how):
         if not raw.strip():
             return None

@@ -8,10 +8,7 @@ classified, stays with them.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import re
-import socket
-import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -19,7 +16,8 @@ from typing import TYPE_CHECKING, Any, LiteralString
 from outlast.components.reaching import conninfo, failure
 from outlast.components.reading import missing
 from outlast.components.sql import said
-from outlast.components.steps.doing import invalid, listed, row_at
+from outlast.components.steps.doing import columns_of, invalid, listed, names_of, row_at
+from outlast.components.steps.doing.late import Late
 from outlast.components.tables import cell_for, kind_of_column
 from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure
 from outlast.verdicts import classify
@@ -77,7 +75,7 @@ def _connected(
     fields = context.connection or {}
     remaining = context.remaining()
     connection = _connect(fields, _PATIENCE if remaining is None else min(_PATIENCE, remaining))
-    late = _Late(connection, context.remaining())
+    late = Late(connection.fileno(), context.remaining())
     try:
         with late:
             connection.execute(begin)
@@ -114,40 +112,6 @@ def _connect(fields: Mapping[str, Any], limit: float) -> psycopg.Connection[Any]
     if known.fields == ("url", "database"):
         raise PermanentFailure(message, error_class="missing_input")
     raise TemporaryFailure(message, error_class=_REFUSED.get(known.kind, "database_connection"))
-
-
-class _Late:
-    """Hangs up when the time is over, so that whoever waits for the server hears of it."""
-
-    def __init__(self, connection: psycopg.Connection[Any], remaining: float | None) -> None:
-        self.struck = False
-        self._socket = os.dup(connection.fileno())
-        self._lock = threading.Lock()
-        self._timer = None if remaining is None else threading.Timer(remaining, self._strike)
-
-    def _strike(self) -> None:
-        with self._lock:
-            if self._socket >= 0:
-                self.struck = True
-                self._shut(socket.SHUT_RDWR)
-
-    def _shut(self, how: int | None = None) -> None:
-        with socket.socket(fileno=self._socket) as mine, suppress(OSError):
-            self._socket = -1
-            if how is not None:
-                mine.shutdown(how)
-
-    def __enter__(self) -> None:
-        if self._timer is not None:
-            self._timer.daemon = True
-            self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        with self._lock:
-            if self._socket >= 0:
-                self._shut()
 
 
 def _set(
@@ -204,7 +168,7 @@ def extract(config: ExtractorConfig, context: StepContext) -> dict[str, Any]:
         _setting(connection, "datestyle", "ISO")
         # Without parameters a % stands for itself.
         cursor.execute(query, parameters) if parameters else cursor.execute(query)
-        names = _columns(cursor)
+        names = names_of(cursor.description)
         while chunk := _fetched(cursor, config.chunk_rows):
             rows += [dict(zip(names, row, strict=True)) for row in chunk]
     return {"rows": rows, "count": len(rows)}
@@ -235,13 +199,6 @@ def _bound(parameters: Any) -> Any:
     return [Jsonb(value) if isinstance(value, dict) else value for value in parameters]
 
 
-def _columns(cursor: Any) -> list[str]:
-    names = [str(column[0]) for column in cursor.description or ()]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise invalid(f"expected the columns of query to have names that differ, got twice: {', '.join(twice)}; use AS")
-    return names
-
-
 # -- postgres.writer -----------------------------------------------------------------------------------------------------
 
 
@@ -257,8 +214,7 @@ class _Column:
 def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     """All rows in one transaction, or none of them."""
     rows = [row_at(number, row) for number, row in enumerate(listed(config.rows), 1)]
-    columns = _columns_of(config, rows)
-    _check_rows(config, rows, columns)
+    columns = columns_of(rows, config.columns, config.key)
     with _connected(context, config, "begin isolation level read committed") as connection:
         schema, taking = _looked_at(connection, config, context, columns)
         table = sql.Identifier(schema, config.table)
@@ -270,33 +226,6 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
         elif rows:
             count = _copied(connection, config, rows, taking, table)
     return {"count": count, "table": f"{schema}.{config.table}"}
-
-
-def _columns_of(config: WriterConfig, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    if config.columns is not None or not rows:
-        return list(config.columns or ())
-    columns = [str(name) for name in rows[0]]
-    if not columns:
-        raise invalid("expected row 1 to have columns, got: none")
-    return columns
-
-
-def _check_rows(config: WriterConfig, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Every row has every column, and each key is there once."""
-    seen: dict[Any, int] = {}
-    for number, row in enumerate(rows, 1):
-        if lacking := [name for name in columns if name not in row]:
-            raise invalid(f"expected row {number} to have {', '.join(lacking)}, got: no such column")
-        if config.columns is None and (more := [str(name) for name in row if name not in columns]):
-            raise invalid(f"expected row {number} to have the columns of row 1, got also: {', '.join(more)}")
-        if not config.key:
-            continue
-        if lacking := [name for name in config.key if row.get(name) is None]:
-            raise invalid(f"expected row {number} to have {', '.join(lacking)}, which is the key, got: nothing")
-        with suppress(TypeError):  # a list or a mapping: the server tells whether it comes twice
-            other = seen.setdefault(tuple(row[name] for name in config.key), number)
-            if other != number:
-                raise invalid(f"expected each key once, got rows {other} and {number} with the same one")
 
 
 def _looked_at(
