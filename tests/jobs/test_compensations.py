@@ -689,9 +689,9 @@ def test_what_current_says_while_something_is_undone(sqlite_app):
     assert "current().step needs a job" in handle.compensations()[1].error
 
 
-def test_a_function_that_is_gone_is_waited_for_a_day(app):
+def test_a_function_that_is_gone_is_waited_for_a_day(sqlite_app):
     """D-16: another worker may have it. In the end it has failed, and says where it was."""
-
+    app = sqlite_app
     handle = declared(app, False).enqueue(1)
     hands = Hands(app)
     (claimed,) = hands.take()
