@@ -14,6 +14,7 @@ token and the worker. All of it is flushed: what is registered must be undone, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from outlast.store import turns
@@ -269,7 +270,8 @@ class Compensations:
 
     def _settle(self, tx: Transaction, job: int, end: CompensationEnd, known: str | None, now: int) -> None:
         """The dead letter of what could not be undone, and its end once it is."""
-        letter = end.letter
+        # On the database's clock, as that of its job.
+        letter = None if end.letter is None else replace(end.letter, created_us=now, last_attempt_us=now)
         if letter is None:
             tx.execute(
                 "update outlast_dead_letters set status = 'resolved', moved = ?, replays = replays + 1, last_attempt = ? "
