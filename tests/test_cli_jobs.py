@@ -978,7 +978,9 @@ def test_what_undoes_a_job_is_shown_and_tried_again(tmp_path):
     shell("worker orders.py --until-idle")
     shown = shell.json("jobs show 1")
     assert (shown["status"], shown["error"], shown["compensation"]) == ("failed", "no money", "failed")
-    seen = [(one["function"], one["step"], one["status"], one["attempts"], one["error"]) for one in shown["compensations"]]
+    seen = [
+        (one["function"], one["step"], one["status"], one["attempts"], one["error"]) for one in shown["compensations"]
+    ]
     assert seen == [
         ("orders:release", "reserve", "failed", 1, "the room is locked"),
         ("orders:refund", None, "completed", 1, None),

@@ -446,9 +446,7 @@ def test_the_last_attempt_waits_for_a_guard_inside_where_it_is(app, is_async):
 def test_a_circuit_that_is_open_for_long_is_waited_for_in_the_queue(app, is_async):
     """C-11, D-10: on_open="wait" of a guard inside. It opens with the first attempt, and the job comes back when it may be tried."""
     breaker = outlast.CircuitBreaker("mail", failure_threshold=1, reset_timeout=50)
-    guard = outlast.Guard(
-        "mail", retry=outlast.RetryPolicy(initial_delay=1, jitter=0), breaker=breaker, on_open="wait"
-    )
+    guard = outlast.Guard("mail", retry=outlast.RetryPolicy(initial_delay=1, jitter=0), breaker=breaker, on_open="wait")
     job, calls = fetching(app, is_async, guard)
     handle = job.enqueue()
     with capture_events() as events:

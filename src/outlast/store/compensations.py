@@ -86,7 +86,6 @@ class CompensationRecord(NamedTuple):
     stop_reason: StopReason | None
     letter: str | None
 
-
     def status(self, job: str) -> CompensationStatus:
         """What it is for people, given the status of its job."""
         if self.state == "registered":
@@ -143,7 +142,7 @@ class Compensations:
 
     if TYPE_CHECKING:
 
-        def _note_change(self, tx: Transaction, id: int, change: str, now: int, by: str, reason: str) -> None: ...  # noqa: A002
+        def _note_change(self, tx: Transaction, id: int, change: str, now: int, by: str, reason: str) -> None: ...
 
     def compensations(self, job: int, /) -> list[CompensationRecord]:
         """All that undoes a job, or did, in the order in which it was registered."""
@@ -153,9 +152,7 @@ class Compensations:
             )
         return [_record(row) for row in rows]
 
-    def undoing_waits(
-        self, queues: Collection[str] | None, kinds: Mapping[str, int], *, ahead_us: int = 0
-    ) -> bool:
+    def undoing_waits(self, queues: Collection[str] | None, kinds: Mapping[str, int], *, ahead_us: int = 0) -> bool:
         """Whether a job of these kinds, in these queues (None: in all), is to be undone now."""
         with self._database.reading() as tx:
             where, values = self._waiting(queues, kinds)
@@ -235,9 +232,7 @@ class Compensations:
             )
             return bool(done.rowcount)
 
-    def end_compensation(
-        self, lease: Lease, job: int, token: int, end: CompensationEnd, *, ahead_us: int = 0
-    ) -> bool:
+    def end_compensation(self, lease: Lease, job: int, token: int, end: CompensationEnd, *, ahead_us: int = 0) -> bool:
         """Put on record what became of it, with its dead letter; whether the job is still this worker's. Twice is once."""
         database = self._database
         with database.writing() as tx:
@@ -287,9 +282,7 @@ class Compensations:
             note_failure(tx, str(known), turns.failure_of(letter), now)
             return
         tx.insert("outlast_dead_letters", LETTER, [letter_values(self.app, letter, letter.created_us)])
-        tx.execute(
-            "update outlast_compensations set letter = ? where job = ? and place = ?", letter.id, job, end.place
-        )
+        tx.execute("update outlast_compensations set letter = ? where job = ? and place = ?", letter.id, job, end.place)
 
     def _mine(self, tx: Transaction, lease: Lease, job: int, token: int) -> bool:
         """Whether the job is still undone by this worker; its row is held until the transaction ends."""
@@ -304,7 +297,7 @@ class Compensations:
 
     # -- what operators do ---------------------------------------------------------------------------------------------
 
-    def undo_job(self, id: int, /, *, by: str = "", reason: str = "", ahead_us: int = 0) -> int:  # noqa: A002
+    def undo_job(self, id: int, /, *, by: str = "", reason: str = "", ahead_us: int = 0) -> int:
         """
         Have undone what could not be undone of a failed job, and all that a cancelled one has registered; how much that is.
         Who wanted it, and why, stays on record.
@@ -329,7 +322,7 @@ class Compensations:
         return int(done)
 
 
-def close_round(database: Database, tx: Transaction, app: str, job: int, state: str) -> bool:
+def close_round(tx: Transaction, app: str, job: int, state: str) -> bool:
     """
     A job is requeued: what it has undone is a matter of the past, and so are the results of all steps that may have used it. Whether
     there were such steps. `StoreRefused` while something is left to be undone.
