@@ -175,11 +175,15 @@ class Undoer:
         """Begin nothing more; what runs may end."""
         self._ends = True
 
+    def lose(self) -> None:
+        """The lease is lost, and with it all that is being undone under it."""
+        for task in self._jobs:
+            task.cancel()
+
     def cut(self) -> None:
         """Do not wait for what runs: async functions are cancelled, and all of it is given back."""
         self._ends = self._cut = True
-        for task in self._jobs:
-            task.cancel()
+        self.lose()
 
     async def close(self, patience: float) -> None:
         """After `cut`: wait until all of it is given back, for so many seconds at most."""
@@ -231,7 +235,7 @@ class Undoer:
     def _ended(self, tenure: Tenure, task: asyncio.Task[None]) -> None:
         job = self._jobs.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            warn("the job %s (%s) could not be undone here: %s", job.id, job.kind, error_text(error))  # type: ignore[arg-type]
+            warn("the job %s (%s) could not be undone here: %s", job.id, job.kind, error_text(error))
         if not self._jobs and self._looking is None:
             self._changed(True)  # noqa: FBT003 - as above
         elif not tenure.over and not self._ends:
@@ -269,12 +273,14 @@ class Undoer:
             fn = await in_thread(partial(found_at, one.call))
         except NotFound as missing:
             return (await self._write(tenure, job, one, not_found(one, missing))).state != "due"
-        begin = partial(tenure.store.begin_compensation, tenure.lease, job.id, job.token, one.place)
+        begin = partial(
+            tenure.store.begin_compensation, tenure.lease, job.id, job.token, one.place, attempt=one.attempts + 1
+        )
         if not await in_thread(lambda: self._surely(tenure, lambda: begin(ahead_us=ahead_us()))):
             raise LeaseLost(f"the job {job.id} is undone by somebody else")
         if one.attempts == 0:  # else it was told before
             self._tell("triggered", job, one)
-        current_work.set(_Underway(self._app, job, one))  # type: ignore[arg-type]
+        current_work.set(_Underway(self._app, job, one))
         running.set(UNDERWAY)
         seen = latest[0]
         error = await self._called(tenure, job, one, fn)
