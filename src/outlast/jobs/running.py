@@ -45,6 +45,7 @@ from outlast.work.threads import Threads, begun_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from contextvars import Context as Variables
     from types import FrameType
     from typing import TypeAlias
 
@@ -262,6 +263,16 @@ class ActiveJob:
         ending = Ending(roll=self.runner.roll(), letter="", gave_up=seen[0] or reason, owned=owned)
         return outcome.follows(self.job, error, policy, ending)
 
+    def long_wait(self, seconds: float, last: Exception | None) -> None:
+        """
+        A call that its code makes has to wait. If that is long, and the job has an attempt left for it, it is the queue that waits: what
+        is stored of its steps makes the second time short.
+        """
+        if self.kind.declared.ends_itself or self.over or self.why is not None or self.finishing:
+            return
+        if outcome.for_the_queue(self.job, self.kind.policy, seconds):
+            raise outcome.ToQueue(seconds, last)
+
     @property
     def spent(self) -> bool:
         """Whether it was claimed with no attempt left: it only puts things in order."""
@@ -376,6 +387,13 @@ class JobCall(Call):
         active.again = delay
         return True
 
+    def _patience(self, seconds: float) -> float | None:
+        wait = super()._patience(seconds)
+        if wait is None or wait <= outcome.INLINE_MAX_DELAY:
+            return wait
+        # The queue waits for the circuit: if nothing was called, that costs no attempt.
+        return None if self.number == 0 or self._queued(wait) else wait
+
     # A wait between attempts, for a circuit or in a line takes nothing of the attempt's own time.
 
     def _follows(self, policy: Answer, now: float, **facts: bool) -> Answer:
@@ -463,6 +481,11 @@ class JobRunner:
         from outlast.jobs.onrecord import ResultWriter
 
         return ResultWriter(self.loop, self._base.copy())
+
+    @property
+    def base(self) -> Variables:
+        """The variables that the code of a job begins with."""
+        return self._base
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -731,7 +754,10 @@ class JobRunner:
             return outcome.cancelled(job, when, active.said)
         if active.why == "release":
             return outcome.released(job, when, "given back by its worker, which is ending")
-        raised = error
+        raised, again = error, active.again
+        if (waits := outcome.waits_in(error)) is not None:
+            again = waits.delay
+            error = waits.last or TemporaryFailure("a call inside of it waits for a circuit, or for another result")
         if active.why == "timeout" and not isinstance(error, AttemptTimeoutError):
             seconds = active.kind.declared.timeout or 0.0
             error = AttemptTimeoutError(f"the attempt took longer than {seconds:g} s")
@@ -750,7 +776,7 @@ class JobRunner:
             gave_up=reason,
             owned=owned,
             left=left,
-            again=active.again,
+            again=again,
             answer=decided[1] if decided is not None and decided[0] is error else None,
             spent=active.spent,
         )
