@@ -7,6 +7,7 @@ The components of steps, one file a family: what each needs and does, and the mo
     http        http.caller, and connections of the family http
     postgres    postgres.extractor, postgres.writer, and connections of the family postgres
     rows        data.processor, schema.validator
+    sql         sql.transform
     resource    resource.allocator, resource.deallocator
 """
 
@@ -23,6 +24,7 @@ OWN = {
     "postgres.writer": "outlast.components.steps.postgres:WRITER",
     "schema.validator": "outlast.components.steps.rows:VALIDATOR",
     "data.processor": "outlast.components.steps.rows:PROCESSOR",
+    "sql.transform": "outlast.components.steps.sql:TRANSFORM",
     "resource.allocator": "outlast.components.steps.resource:ALLOCATOR",
     "resource.deallocator": "outlast.components.steps.resource:DEALLOCATOR",
 }

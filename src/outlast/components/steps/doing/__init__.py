@@ -7,6 +7,7 @@ driver that it needs with it. None of them tries again.
     http        one HTTP request; wire: which address is connected to, and until when
     postgres    the rows of a query; rows into a table, all or none
     rows        changes rows, and checks them against a JSON Schema
+    sql         a query over rows, in memory
     resource    takes a share of a pool, and gives it back
 """
 
