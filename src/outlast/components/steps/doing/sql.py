@@ -403,7 +403,8 @@ def _struct(found: Sequence[dict[Any, Any]], where: str) -> _Type:
 def _bound(name: str, value: Any) -> Any:
     """A value as it is bound: of the type that a column with it would have."""
     kind = _type_of([value], f"the value of {name}")
-    return None if value is None else duckdb.Value(kind.given(value), kind.name)
+    typed: Any = duckdb.Value  # its own description leaves out that a type may be a text
+    return None if value is None else typed(kind.given(value), kind.name)
 
 
 # -- what comes out ------------------------------------------------------------------------------------------------------
@@ -495,7 +496,7 @@ def _way_out(name: str, kind: Any, *, top: bool = False) -> Callable[[Any], Any]
     if kind.id == "map":
         key_way, way = (_way_out(name, one) for _, one in kind.children)
         return lambda value: None if value is None else {key_way(key): way(one) for key, one in value.items()}
-    comes = _COMES[kind.id]
+    comes: Any = _COMES[kind.id]
     last = None if top else _LAST.get(kind.id)
 
     def out(value: Any) -> Any:
@@ -506,7 +507,7 @@ def _way_out(name: str, kind: Any, *, top: bool = False) -> Callable[[Any], Any]
                 f"the column {name} of query has a value that Python has none for; have it as a text, with ::varchar",
                 error_class="data_error",
             )
-        return value.replace(tzinfo=dt.UTC) if kind.id == _ZONED else value
+        return value if kind.id != _ZONED else value.replace(tzinfo=dt.UTC)
 
     return out
 
