@@ -211,6 +211,18 @@ def test_what_cannot_be_carried_exactly_is_refused(values, said):
     assert (kind, said in message, "column a of movies" in message) == ("validation_error", True, True), message
 
 
+def test_values_that_are_nested_too_deeply_are_refused():
+    """Before DuckDB has to read a type of a thousand levels."""
+    value = 1
+    for _ in range(500):
+        value = [value]
+    kind, message = refusal_of("select * from movies", [{"a": value}])
+    assert (kind, message) == (
+        "validation_error",
+        "expected values of at most 30 levels, got: deeper ones; make them texts before",
+    )
+
+
 @table(
     ("rows", "said"),
     [

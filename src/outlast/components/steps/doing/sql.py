@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from outlast.components.steps.sql import TransformConfig
 
 _CHUNK = 2048  # rows that go in, or come out, at a time
+_DEEPEST = 30  # levels of lists and mappings in a value
 _LARGEST = 256_000_000  # bytes of texts and bytes in all rows together
 _AGAIN = 0.05  # seconds: what was interrupted between two statements goes on
 _LOCKED = {
@@ -268,8 +269,10 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _type_of(values: Iterable[Any], where: str) -> _Type:
+def _type_of(values: Iterable[Any], where: str, depth: int = 0) -> _Type:
     """The type of DuckDB that every one of the values has, and that brings each back as it is."""
+    if depth > _DEEPEST:
+        raise invalid(f"expected values of at most {_DEEPEST} levels, got: deeper ones; make them texts before")
     found = [value for value in values if value is not None]
     kinds = {type(value) for value in found}
     if not kinds:
@@ -290,9 +293,9 @@ def _type_of(values: Iterable[Any], where: str) -> _Type:
     if kind in (dt.datetime, dt.time):
         return _moment(found, kind, where)
     if kind is list:
-        return _list(found, where)
+        return _list(found, where, depth + 1)
     if kind is dict:
-        return _struct(found, where)
+        return _struct(found, where, depth + 1)
     if kind not in _PLAIN:
         raise invalid(
             f"expected {where} to have values that a table can keep, got: one of type {kind.__name__}; make it a text before"
@@ -375,12 +378,12 @@ def _in_utc(where: str) -> Callable[[Any], Any]:
     return give
 
 
-def _list(found: Sequence[list[Any]], where: str) -> _Type:
-    inner = _type_of((one for value in found for one in value), f"the lists in {where}")
+def _list(found: Sequence[list[Any]], where: str, depth: int) -> _Type:
+    inner = _type_of((one for value in found for one in value), f"the lists in {where}", depth)
     return _Type(f"{inner.name}[]", f"{inner.goes_in}[]", lambda value: [inner.given(one) for one in value])
 
 
-def _struct(found: Sequence[dict[Any, Any]], where: str) -> _Type:
+def _struct(found: Sequence[dict[Any, Any]], where: str, depth: int) -> _Type:
     names = list(found[0])
     if not names:
         raise invalid(f"expected {where} to have mappings with keys, got: an empty one; make it a text before")
@@ -392,7 +395,7 @@ def _struct(found: Sequence[dict[Any, Any]], where: str) -> _Type:
         raise invalid(f"expected {where} to have keys that differ in more than capital letters, got: two that do not")
     if set(names) == {"key", "value"}:  # which DuckDB takes for another kind of mapping
         raise invalid(f"expected {where} to have mappings with other keys than key and value; rename one")
-    inner = {name: _type_of((value[name] for value in found), f"{name} in {where}") for name in names}
+    inner = {name: _type_of((value[name] for value in found), f"{name} in {where}", depth) for name in names}
     return _Type(
         f"STRUCT({', '.join(f'{_quoted(name)} {kind.name}' for name, kind in inner.items())})",
         f"STRUCT({', '.join(f'{_quoted(name)} {kind.goes_in}' for name, kind in inner.items())})",
