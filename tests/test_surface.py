@@ -31,6 +31,7 @@ ROOMS = {
     "click": "cli",
     "compression": "components/packed",
     "cronsim": "jobs/cron",
+    "duckdb": "components/steps/doing/sql",
     "httpcore": "components/steps/doing/http components/steps/doing/wire",
     "httpx": "components/steps/doing/http components/steps/doing/wire",
     "jsonschema": "components/steps/doing/rows",

@@ -334,6 +334,27 @@ def test_a_timeout_does_not_strike_an_attempt_that_is_busy_elsewhere():
     assert time.now == 0
 
 
+@pytest.mark.parametrize("isolation", [None, "thread"])
+def test_grace_is_the_real_time_that_what_has_a_timeout_may_take(isolation):
+    """semantics 77: a body that waits for a real server is not struck before that has answered, however busy the machine is."""
+    answered = threading.Event()
+
+    def ask():
+        threading.Timer(0.2, answered.set).start()
+        answered.wait()
+        return "answered"
+
+    async def aask():
+        return await asyncio.to_thread(ask)
+
+    with virtual_time(grace=60) as time:
+        if isolation is None:
+            came = asyncio.run(Guard(retry=None, timeout=0.001).acall(aask))
+        else:
+            came = Guard(retry=None, timeout=0.001, isolation=isolation).call(ask)
+    assert (came, time.now, time.grace) == ("answered", 0, 60)
+
+
 def test_advance_makes_timeouts_strike():
     """C-06, S0-16: a body that lets time pass runs out of it."""
 

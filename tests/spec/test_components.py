@@ -26,8 +26,8 @@ from tables import table
 
 ROWS = "${steps.read.outputs.rows}"
 ALL = (
-    "data.processor files.reader files.writer http.caller mysql.extractor pipeline postgres.extractor "
-    "postgres.writer python resource.allocator resource.deallocator schema.validator supabase.deleter supabase.writer"
+    "data.processor files.reader files.writer http.caller llm.caller mysql.extractor pipeline postgres.extractor "
+    "postgres.writer python resource.allocator resource.deallocator schema.validator sql.transform supabase.deleter supabase.writer"
 ).split()
 
 

@@ -61,11 +61,12 @@ class Time:
 
     `now` begins at 0.0; `sleeps` has every wait between attempts in order, zeros included. Waits jump by themselves: in
     an event loop to the nearest wake-up once no task can go on without it. A timeout strikes in the same way, after 50
-    ms of real time in which nothing moved; one of a child process after 200 ms.
+    ms of real time in which nothing moved (`grace` seconds, if that is more); one of a child process after 200 ms.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace: float = _GRACE) -> None:
         self.now = 0.0
+        self.grace = grace
         self.sleeps: list[float] = []
         self._alarms: list[_Alarm] = []
         self._lock = threading.Lock()
@@ -178,7 +179,7 @@ class _Idle:
             loop.call_soon(self._look, loop)
         else:
             self._waited_for = [alarm for _, alarm in alarms]
-            self._resting = loop.call_later(_GRACE, self._look, loop)
+            self._resting = loop.call_later(max(time.grace for time, _ in alarms), self._look, loop)
 
 
 class _VirtualClock(Clock):
@@ -224,7 +225,7 @@ class _VirtualClock(Clock):
             return await super().wait_signal(signal, seconds)
         if signal.trio is not None:  # its own clock decides when tasks that wait for something else go on
             if bounds:
-                await super().wait_signal(signal, min(seconds, _GRACE))
+                await super().wait_signal(signal, min(seconds, self.time.grace))
             else:
                 await signal.trio.lowlevel.checkpoint()
             if not signal.trio_event.is_set():
@@ -247,7 +248,7 @@ class _VirtualClock(Clock):
     def wait_event(self, event: Done, seconds: float | None, *, bounds: bool = True) -> bool:
         if seconds is None:
             return event.wait()
-        if event.is_set() or (bounds and event.wait(getattr(event, "grace", _GRACE))):
+        if event.is_set() or (bounds and event.wait(max(getattr(event, "grace", _GRACE), self.time.grace))):
             return True
         self.time._reach(self.time.now + seconds)  # noqa: SLF001 - one room
         return event.is_set()
@@ -262,9 +263,10 @@ class _SeededIds(Ids):
 
 
 @contextmanager
-def virtual_time(*, seed: int | None = None) -> Iterator[Time]:
+def virtual_time(*, seed: int | None = None, grace: float = _GRACE) -> Iterator[Time]:
     """
-    Waits take no time. With a seed, jitter and ids are the same in every run.
+    Waits take no time. With a seed, jitter and ids are the same in every run. `grace` is how many seconds of real time
+    what has a timeout may be busy before that strikes: give it more where a body waits for a real server.
 
     >>> import outlast
     >>> @outlast.retry(jitter=0)
@@ -276,7 +278,7 @@ def virtual_time(*, seed: int | None = None) -> Iterator[Time]:
     ...     fetch(), time.sleeps, time.now
     ('done', [1.0, 2.0], 3.0)
     """
-    time, outer = Time(), here.get()
+    time, outer = Time(grace=grace), here.get()
     ids = outer.ids if seed is None else _SeededIds(seed)
     with _scope(World(_VirtualClock(time), Dice(seed), ids, retries=outer.retries, faults=outer.faults)):
         yield time

@@ -115,6 +115,11 @@ def test_our_own_components_are_what_a_step_relies_on(tmp_path, postgres):
                 failing={"connection": "@postgres.shop", "table": "gone", "rows": rows},
                 **database,
             ),
+            check_component(
+                "sql.transform",
+                {"tables": {"a": rows}, "query": "select id from a"},
+                failing={"tables": {"a": rows}, "query": "select no from a"},
+            ),
             check_component("resource.allocator", {"pool": "p", "capacity": 1}, store_url=prepared(tmp_path / "o.db")),
             check_component("resource.deallocator", {"allocation_id": "p:x"}, store_url=prepared(tmp_path / "p.db")),
         ]  # fmt: skip
@@ -127,6 +132,7 @@ def test_our_own_components_are_what_a_step_relies_on(tmp_path, postgres):
         ["body", "headers", "status"],
         ["count", "rows"],
         ["count", "table"],
+        ["count", "rows"],
         ["allocation_id", "left"],
         ["released"],
     ]
@@ -196,13 +202,14 @@ def test_a_name_that_nobody_knows_is_told():
         ("pymysql", "mysql.extractor", {"connection": "@mysql.shop", "query": "select 1"}, "mysql"),
         ("httpx", "supabase.writer", {"connection": "@supabase.main", "table": "movies", "rows": []}, "http"),
         ("httpx", "supabase.deleter", {"connection": "@supabase.main", "table": "movies", "match": {"id": 1}}, "http"),
+        ("duckdb", "sql.transform", {"tables": {"a": [{"id": 1}]}, "query": "select 1 as n"}, "duckdb"),
     ],
 )
 def test_a_package_that_is_not_installed_is_told_with_what_brings_it(package, name, config, extra):
     """A file that names the component can be checked without it; the step that runs it says what to install."""
     with pytest.MonkeyPatch.context() as without:
         without.setitem(sys.modules, package, None)
-        for one in ("http", "llm", "wire", "postgres", "mysql", "supabase"):
+        for one in ("http", "llm", "wire", "postgres", "mysql", "supabase", "sql"):
             without.delitem(sys.modules, f"outlast.components.steps.doing.{one}", raising=False)
         _, said, error = failure_of(name, config, a_context(connection={"url": "postgresql://127.0.0.1:1/x"}))
     assert (type(error), said.endswith(f"which is not installed: pip install 'outlast[{extra}]'.")) == (

@@ -10,6 +10,7 @@ The components of steps, one file a family: what each needs and does, and the mo
     postgres    postgres.extractor, postgres.writer, and connections of the family postgres
     supabase    supabase.writer, supabase.deleter, and connections of the family supabase
     rows        data.processor, schema.validator
+    sql         sql.transform
     resource    resource.allocator, resource.deallocator
 """
 
@@ -30,6 +31,7 @@ OWN = {
     "supabase.deleter": "outlast.components.steps.supabase:DELETER",
     "schema.validator": "outlast.components.steps.rows:VALIDATOR",
     "data.processor": "outlast.components.steps.rows:PROCESSOR",
+    "sql.transform": "outlast.components.steps.sql:TRANSFORM",
     "resource.allocator": "outlast.components.steps.resource:ALLOCATOR",
     "resource.deallocator": "outlast.components.steps.resource:DEALLOCATOR",
 }

@@ -10,6 +10,7 @@ driver that it needs with it. None of them tries again.
     postgres    the rows of a query; rows into a table, all or none; late: until when a driver may wait
     supabase    rows into a table over HTTP, and rows out of it
     rows        changes rows, and checks them against a JSON Schema
+    sql         a query over rows, in memory
     resource    takes a share of a pool, and gives it back
 """
 
