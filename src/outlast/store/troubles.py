@@ -13,6 +13,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from outlast.adaptive import RetryRecord
 from outlast.deciding import REASONS
 from outlast.store.records import FLOW
 from outlast.verdicts.rules import ERROR_CLASSES
@@ -338,6 +339,50 @@ class Troubles:
             "where t.place = 1 and t.next_run is not null group by t.kind, t.error_class",
             self.app,
         )
+
+    def retry_record(self, step: str, window_us: int, *, at_us: int | None = None) -> list[RetryRecord]:
+        """
+        Of the operations of a step that came to their r-th retry within the window, how many succeeded with it; by the tier
+        of the failure that the retry followed. A retry whose end is not on record yet does not count.
+        """
+        found: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+        turn = "row_number() over (partition by {0} order by {1}) as turn, lead(1) over (partition by {0} order by {1}) as later"
+        with self._database.snapshot() as tx:
+            since = self._now(tx, at_us) - window_us
+            of_items = tx.rows(
+                "select r.stages, t.stage, t.error_class, t.turn, count(*), sum(case when t.later is null then 1 else 0 end) "
+                f"from (select a.*, {turn.format('a.run, a.seq, a.stage', 'a.pass, a.number')} from outlast_runs r "
+                "join outlast_attempts a on a.run = r.number where r.app = ? and (r.finished is null or r.finished > ?) "
+                "and a.outcome <> 'success') t join outlast_runs r on r.number = t.run "
+                "left join outlast_items i on i.run = t.run and i.seq = t.seq where t.outcome = 'retrying' and t.started + t.took > ? "
+                "and (t.later is not null or i.stage > t.stage or i.status in ('succeeded', 'skipped')) "
+                "group by r.stages, t.stage, t.error_class, t.turn",
+                *(self.app, since, since),
+            )
+            rows = [tuple(rest) for stages, stage, *rest in of_items if _stage(stages, stage) == step]
+            rows += tx.rows(
+                "select t.error_class, t.turn, count(*), sum(case when t.later is null then 1 else 0 end) "
+                f"from (select a.*, {turn.format('a.run, a.step, a.deed, a.round', 'a.number')} from outlast_runs r "
+                "join outlast_step_attempts a on a.run = r.number where r.app = ? and (r.finished is null or r.finished > ?) "
+                f"and a.step = ? and a.outcome in {_TROUBLE}) t where t.next_run is not null and t.started + t.took > ? "
+                "and (t.later is not null or exists (select 1 from outlast_step_attempts s where s.run = t.run and s.step = t.step "
+                "and s.deed = t.deed and s.number > t.number and s.outcome = 'succeeded')) group by t.error_class, t.turn",
+                *(self.app, since, step, since),
+            )
+            rows += tx.rows(
+                "select t.error_class, t.turn, count(*), sum(case when t.later is null then 1 else 0 end) "
+                f"from (select j.state, a.*, {turn.format('a.job', 'a.number')} from outlast_job_attempts a "
+                f"join outlast_jobs j on j.id = a.job where j.app = ? and j.kind = ? and a.outcome in {_TROUBLE} and a.job in "
+                f"(select job from outlast_job_attempts where outcome in {_TROUBLE} and started + took > ?)) t "
+                "where t.next_run is not null and t.started + t.took > ? and (t.later is not null or t.state = 'succeeded') "
+                "group by t.error_class, t.turn",
+                *(self.app, step, since, since),
+            )
+        for error_class, retry, tried, succeeded in rows:
+            one = found[tier_of(error_class), int(retry)]
+            one[0] += int(tried)
+            one[1] += int(succeeded)
+        return [RetryRecord(*names, *numbers) for names, numbers in sorted(found.items())]
 
     def on_record(self) -> OnRecord:
         """How many items, steps and jobs there are, by what became of them."""
