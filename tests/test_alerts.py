@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from datetime import UTC, datetime
 
@@ -131,10 +133,10 @@ def test_the_other_rules_say_what_is_so():
         (
             "critical",
             "breaker_open:db",
-            f"Nothing is called behind it since {instant}. Somebody has isolated it: maintenance.",
+            f"On record as open since {instant}. Somebody has isolated it: maintenance.",
             since,
         ),
-        ("critical", "breaker_open:openai", f"Nothing is called behind it since {instant}.", since),
+        ("critical", "breaker_open:openai", f"On record as open since {instant}.", since),
         (
             "critical",
             "stuck_jobs:mail",
@@ -354,6 +356,30 @@ def test_a_webhook_has_taken_what_it_answers_well():
     assert place_of("https://h:1/x") == "https://h:1"
     wrong = ["ftp://h/x", "https:///secret", "https://user:secret@h/x", "https://h/se cret", "http://[secret", "secret"]
     assert ["secret" in str(problems_of(url)) or not problems_of(url) for url in wrong] == [False] * len(wrong)
+
+
+def test_a_webhook_that_is_silent_is_not_waited_for_for_ever():
+    """U-23: neither one that never answers, nor one that answers a byte at a time."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert post(url, {}, patience=0.1) == f"the webhook at {url} has not taken the notice: TimeoutError."
+        ended = threading.Event()
+
+        def drip():
+            while not ended.is_set():
+                caller, _ = silent.accept()
+                with caller, contextlib.suppress(OSError):
+                    while not ended.wait(0.02):
+                        caller.sendall(b"H")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        said = post(url, {}, patience=0.2)
+        ended.set()
+        with contextlib.suppress(OSError):
+            socket.create_connection(silent.getsockname(), timeout=5).close()  # for the next accept
+        dripping.join()
+    assert said == f"the webhook at {url} has not taken the notice: no answer within 0.3 s."
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ def _breakers(facts: Facts, _: Rules) -> Iterator[Alert]:
             "breaker_open",
             breaker.name,
             f"The circuit breaker {breaker.name} is open.",
-            f"Nothing is called behind it since {_instant(breaker.since)}.{by_hand}",
+            f"On record as open since {_instant(breaker.since)}.{by_hand}",
             value=1,
             since=breaker.since,
         )
