@@ -234,6 +234,11 @@ def metric_list() -> str:
     return table("metric | kind | labels | what it says", rows)
 
 
+def recorded_metrics() -> str:
+    rows = ((code(metric.name), code(*metric.labels), metric.about) for metric in metrics.RECORDED)
+    return table("metric | labels | what it says", rows)
+
+
 PARTS = {
     "file": "The file",
     "param": "A parameter",
@@ -355,6 +360,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "pipeline file rules": pipeline_file_rules,
     "events": event_list,
     "metrics": metric_list,
+    "recorded metrics": recorded_metrics,
 }
 
 

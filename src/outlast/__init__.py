@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from outlast import report as report
     from outlast import rows as rows
     from outlast import testing as testing
+    from outlast.adaptive import AdaptiveLimits as AdaptiveLimits
+    from outlast.adaptive import RetryRecord as RetryRecord
     from outlast.app import App as App
     from outlast.breaker import CircuitBreaker as CircuitBreaker
     from outlast.breaker import CircuitState as CircuitState
@@ -124,6 +126,7 @@ _ROOMS = {
     "observe.figures": "JobFigures",
     "pipeline": "ArrowStream Counts Degraded ItemResult PartialResult Pipeline RunResult Skip Snooze Stage amap map stage use",
     "pipeline.errors": "FailureBudgetExceeded RunFailed RunInterrupted result_of",
+    "adaptive": "AdaptiveLimits RetryRecord",
     "policy": "Decision Delay RetryPolicy",
     "rows": "RowTransformStep StepResult",
     "settings.secret": "Secret",

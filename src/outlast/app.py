@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from typing import Literal, Never
 
+    from outlast.adaptive import AdaptiveLimits
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
     from outlast.calls.guard import Guard
@@ -184,6 +185,40 @@ class App(Home):
         from outlast.jobs.queue import Jobs
 
         return Jobs(self.present)
+
+    def adapted(
+        self, policy: RetryPolicy, *, step: str, limits: AdaptiveLimits | None = None, **unknown: Never
+    ) -> RetryPolicy:
+        """
+        The policy with `retry_limits` that follow what retries of a step came to, as the store has it on record now: of a
+        stage, a step of a flow or a kind of jobs, by its name. What is returned stays as it is; ask again, for example when
+        the program starts. Without anything on record it is the policy itself.
+        """
+        from outlast.adaptive import AdaptiveLimits
+
+        check = Check()
+        check.unknown(unknown, ("policy", "step", "limits"))
+        step = check.name("step", step)
+        rule = AdaptiveLimits() if limits is None else limits
+        if not isinstance(rule, AdaptiveLimits):
+            check.add("limits", "AdaptiveLimits", Shown(f"a value of type {type(limits).__name__}"))
+        current = getattr(policy, "retry_limits", None)
+        if not current:
+            check.add(
+                "policy",
+                "a RetryPolicy with retry_limits",
+                Shown(repr(policy)),
+                "presets.tiered has some; without them there is nothing to adapt.",
+            )
+        check.raise_if_any()
+        found = rule.limits(current or {}, self.present.store.retry_record(step, round(rule.window * 1e6)))
+        if found == current:
+            return policy
+        # As many attempts as the limits grant, unless the policy grants fewer for another reason.
+        grown = policy.max_attempts == max((current or {}).values()) + 1 and not policy.delays
+        return policy.replace(
+            retry_limits=found, max_attempts=max(found.values()) + 1 if grown else policy.max_attempts
+        )
 
     def work(
         self,

@@ -34,6 +34,8 @@ PLACES = {
     "dlq": ("letters", "dlq"),
     "breaker": ("runs", "breaker"),
     "events": ("runs", "events"),
+    "metrics": ("alerts", "metrics"),
+    "alerts": ("alerts", "alerts"),
     "migrate": ("schema", "migrate"),
     "validate": ("spec", "validate"),
     "compile": ("spec", "compile_file"),

@@ -54,6 +54,7 @@ __all__ = [
     "StepResult",
     "TemporaryFailure",
     "apply_with_retry",
+    "calculate_adaptive_limits",
     "canonical",
     "compute_delay",
     "execute_with_graceful_degradation",
@@ -116,6 +117,18 @@ def is_retryable_error(error: Exception, http_status: int | None = None) -> tupl
 def get_max_retries_for_tier(tier: str, retry_limits: Mapping[str, int]) -> int:
     """The retries that a tier has; a tier that is not listed has none."""
     return retry_limits.get(tier, 0)
+
+
+def calculate_adaptive_limits(tier: str, current_limit: int, success_rate: float) -> int:
+    """
+    The limit of the database tier, by its success rate: 3 above 90 %, 7 below 70 %, else as it is. Other tiers, and a limit
+    of 0, are as they are. Nothing calls this: `outlast.AdaptiveLimits` is the rule that does not retry more in an outage.
+    """
+    if isinstance(success_rate, bool) or not isinstance(success_rate, int | float) or not 0 <= success_rate <= 1:
+        raise ConfigurationError(f"expected success_rate to be a share from 0 to 1, got: {success_rate!r}.")
+    if tier != "database" or current_limit <= 0:
+        return current_limit
+    return 3 if success_rate > 0.90 else 7 if success_rate < 0.70 else current_limit
 
 
 def execute_with_tiered_retry(func: Callable[[], T], retry_limits: Mapping[str, int], backoff_base: float = 1.0) -> T:

@@ -18,7 +18,7 @@ from outlast.observe import subscribe, watch
 from outlast.observe.figures import QueueBacklog, figures_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
@@ -255,6 +255,36 @@ WORKERS_LOST = Metric(
 # In the order in which they stand above.
 METRICS: Final = tuple(one for one in list(globals().values()) if isinstance(one, Metric))
 
+# Of the command `outlast metrics` alone: nothing counts them while it happens.
+GOES_DOWN: Final = "Goes down when retention deletes what is over."
+RECORDED: Final = (
+    Metric("outlast_runs_on_record", ("app", "pipeline", "status"), f"Runs by status. {GOES_DOWN}", "gauge"),
+    Metric(
+        "outlast_items_on_record",
+        ("app", "pipeline", "status"),
+        f"Items of runs by what became of them: succeeded, skipped, dlq, failed; pending are read and not over. {GOES_DOWN}",
+        "gauge",
+    ),
+    Metric(
+        "outlast_steps_on_record",
+        ("app", "pipeline", "deed", "state"),
+        f"Steps of flows (deed do), and what undoes them (deed undo), by state. {GOES_DOWN}",
+        "gauge",
+    ),
+    Metric(
+        "outlast_jobs_on_record",
+        ("app", "kind", "queue", "status"),
+        f"Jobs by status: queued, processing, succeeded, failed, cancelled. {GOES_DOWN}",
+        "gauge",
+    ),
+    Metric(
+        "outlast_dead_letters",
+        ("app", "pipeline", "status"),
+        f"Dead letters by status: open, replaying, resolved, archived. {GOES_DOWN}",
+        "gauge",
+    ),
+)
+
 _REACHED: dict[type[Event], str] = {
     told.CircuitBreakerOpen: "open",
     told.CircuitBreakerHalfOpen: "half_open",
@@ -372,15 +402,20 @@ class Samples:
             case _:
                 return
 
+    def one(self, metric: Metric, *values: str, value: float) -> Sample:
+        """A value of a metric, with labels that stay few."""
+        return self._one(metric, *values, value=value)
+
     def state(self, breaker: str, reached: str) -> list[Sample]:
         """The state that a breaker is in."""
         states = [self._one(STATE, breaker, state, value=int(state == reached)) for state in STATES]
         return states if states[0].labels["breaker"] != OTHER else []  # many breakers together are in no state
 
-    def asked(self) -> Iterator[Sample]:
-        """What is asked for now; a store that cannot be asked says nothing."""
-        with _changing:
-            places = list(_places)
+    def asked(self, places: Sequence[Place] | None = None) -> Iterator[Sample]:
+        """What is asked for now, at these places or at all that are in use; a store that cannot be asked says nothing."""
+        if places is None:
+            with _changing:
+                places = list(_places)
         yield from self._open_letters(places)
         yield from self._jobs(places)
         yield from self._backlog(places)

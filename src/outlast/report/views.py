@@ -86,6 +86,11 @@ class Views:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @property
+    def store(self) -> Store:
+        """For rooms that ask it themselves."""
+        return self._store
+
     def apps_of_jobs(self, ids: Sequence[str]) -> list[str]:
         """The apps that have these jobs, by name: numbers of jobs are not used twice in a store."""
         numbers = [int(one) for one in ids if one.isascii() and one.isdecimal() and len(one) < 19]
@@ -256,6 +261,15 @@ class Views:
             {"name": state.name, "shared": False, "changed_at": state.changed_at} | dict(state.data)
             for state in watched
         ]
+
+    def breakers_now(self) -> list[dict[str, Any]]:
+        """
+        The breakers whose state is known: one of a run that shares none is as it was last seen, and if no run goes on,
+        nobody knows.
+        """
+        known = self.breakers()
+        unknown = any(not one["shared"] for one in known) and not self.under_way()
+        return [one for one in known if one["shared"] or not unknown]
 
     def steer(self, name: str, request: str, reason: str) -> tuple[bool, bool]:
         """

@@ -31,6 +31,7 @@ from outlast.store.runs import Runs
 from outlast.store.schedules import Schedules
 from outlast.store.steps import Steps
 from outlast.store.tallies import Tallies
+from outlast.store.troubles import Troubles
 from outlast.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Schema
 
 
-class Store(Runs, Items, Letters, Jobs, Steps, Compensations, Flows, Idempotency, Schedules, Tallies, Upkeep, Figures):
+class Store(
+    Runs, Items, Letters, Jobs, Steps, Compensations, Flows, Idempotency, Schedules, Tallies, Troubles, Upkeep, Figures
+):
     """All that one app keeps, in one database. Two apps may share a database and see nothing of each other."""
 
     def __init__(self, database: Database, *, app: str = "default") -> None:
