@@ -26,8 +26,8 @@ from tables import table
 
 ROWS = "${steps.read.outputs.rows}"
 ALL = (
-    "data.processor files.reader files.writer http.caller pipeline postgres.extractor postgres.writer python "
-    "resource.allocator resource.deallocator schema.validator"
+    "data.processor files.reader files.writer http.caller llm.caller pipeline postgres.extractor postgres.writer "
+    "python resource.allocator resource.deallocator schema.validator"
 ).split()
 
 
