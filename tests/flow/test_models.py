@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 
@@ -12,7 +13,7 @@ import outlast
 from outlast.cli import app as command_line
 from outlast.observe.figures import figures_of
 from outlast.report.flows import flow_report
-from outlast.testing import capture_events, virtual_time
+from outlast.testing import FaultProxy, capture_events, virtual_time
 from servers.model import Fault, ModelServer, Said
 
 # Loading the SDK takes seconds: only the processes that run these tests do it.
@@ -74,6 +75,7 @@ def server():
 @pytest.fixture
 def reviews(project, server, monkeypatch):
     """A project with a connection to the model."""
+    importlib.import_module("outlast.components.steps.doing.llm")  # which takes a while, and not that of an attempt
     monkeypatch.setenv("MODEL_KEY", SECRET)
     fields = {
         "base_url": server.url,
@@ -135,6 +137,22 @@ def test_a_model_is_asked_until_it_answers_and_never_again_after_that(app, revie
     ]
     assert record.spent == {"tokens": 15.0, "usd": 7e-05}
     assert [one.headers["idempotency-key"] for one in server.asked] == [server.asked[0].headers["idempotency-key"]] * 3
+
+
+def test_a_call_that_stalls_ends_with_the_time_of_its_step(sqlite_app, reviews, server):
+    """S1-08: a timeout is tried again, by the step and by nobody else; the question had arrived, and is asked twice."""
+    with FaultProxy(("127.0.0.1", server.port)) as proxy:
+        path = reviews.root / "connections.yaml"
+        path.write_text(path.read_text().replace(str(server.port), str(proxy.port)))
+        proxy.fault("stall", when=b"POST ")
+        flow = reviews.load(ASK, "timeout: {step: 2s}")
+        result = flow.run(run_key="a", app=sqlite_app, check=False)
+    told = [
+        (row.error_class, row.stop_reason, row.spent is not None)
+        for row in sqlite_app.store.step_attempts(sqlite_app.store.find_run("reviews", "a").number)
+    ]
+    assert (result.status, told) == ("completed", [("timeout", None, False), (None, None, True)]), result.why
+    assert (len(server.asked), proxy.struck) == (2, ["stall"])
 
 
 def test_output_that_does_not_fit_fails_for_good_and_is_kept_for_people_alone(app, reviews, server, caplog):

@@ -196,7 +196,7 @@ def test_a_name_that_nobody_knows_is_told():
     [
         ("httpx", "http.caller", {"url": "https://shop.example/"}, "http"),
         ("openai", "llm.caller", {"connection": "@llm.main", "prompt": "a"}, "llm"),
-        ("httpx", "llm.caller", {"connection": "@llm.main", "prompt": "a"}, "http"),
+        ("httpx", "llm.caller", {"connection": "@llm.main", "prompt": "a"}, "llm"),
         ("psycopg", "postgres.extractor", {"connection": "@postgres.shop", "query": "select 1"}, "postgres"),
         ("jsonschema", "schema.validator", {"data": [], "schema": {}}, "flows"),
         ("pymysql", "mysql.extractor", {"connection": "@mysql.shop", "query": "select 1"}, "mysql"),
