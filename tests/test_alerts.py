@@ -333,12 +333,12 @@ def test_a_claim_runs_out_and_a_late_checker_changes_nothing():
 
 def test_a_webhook_has_taken_what_it_answers_well():
     """U-23: 2xx and nothing else, no redirect is followed, and no message says more of the address than its host."""
-    with ScriptedServer() as server:
+    with ScriptedServer() as server, ScriptedServer() as elsewhere:
         place = server.url
         url = f"{place}/services/T0/secret?key=hidden"
         said = {}
         for status in (200, 204, 302, 404, 500):
-            server.answer(status, location=f"{place}/elsewhere")
+            server.answer(status, location=elsewhere.url)
             said[status] = post(url, {"a": 1}, token="hidden-token")
         server.hang_up()
         said["hung up"] = post(url, {})
