@@ -61,6 +61,12 @@ NESTED: dict[str, dict[str, Any]] = {
     "python": {"call": "shop:label", "args": {"a": {"b": [1, {"c": 2}]}}},
     "resource.allocator": {"pool": "gpu", "amount": 1, "capacity": 8},
     "resource.deallocator": {"allocation_id": "x"},
+    "sql.transform": {
+        "tables": {"a": [{"id": 1}], "b": [{"id": 2}, 3]},
+        "query": "select $day as day, $night as night",
+        "params": {"day": 1, "night": [1, 2]},
+        "columns": {"a": {"id": "bigint"}},
+    },
     "schema.validator": {
         "data": [{"a": 1}],
         "schema": {
