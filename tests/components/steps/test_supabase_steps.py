@@ -218,6 +218,8 @@ def test_it_says_whether_it_may_be_done_twice(config, idempotent):
         ([{"id": 5, "title": "hunter2\ud800"}], {}, "validation_error", "row 1 cannot be a row of the table: a text with half a character"),
         ([{"id": 5, "title": float("nan")}], {}, "validation_error", "NaN and Infinity are no JSON"),
         (some(5, batch="x" * 99), {"batch_bytes": 50}, "validation_error", "expected row 1 to have at most batch_bytes (50), got: more"),
+        ([*some(5, doc=1), *some(6, doc={"a": [b"hunter2"]})], {}, "validation_error", "expected row 2, column doc: a value that JSON has, got: bytes"),
+        (some(5, batch=memoryview(b"hunter2")), {}, "validation_error", "for bytea one of \\x and hexadecimal digits"),
         (["hunter2"], {}, "validation_error", "expected row 1 to be a mapping"),
     ],
 )  # fmt: skip
@@ -381,6 +383,7 @@ def test_columns_whose_names_mean_something_else_there_are_columns(postgres, res
         ({"match": {"batch.x": 1}}, "expected a name in letters, digits and _"),
         ({"match": {"id": 1}, "is_null": ["id"]}, "expected a column in match or in is_null"),
         ({"match": {"batch": "a\x00"}}, "expected batch of match to be a text that PostgreSQL can keep"),
+        ({"match": {"batch": b"a"}}, "expected batch of match to be a value, got: one of type bytes"),
         ({"match": {"batch": object()}}, "expected batch of match to be a value, got: one of type object"),
         ({"match": {"id": list(range(5000))}}, "expected an address of at most 8000 characters, got: "),
     ],

@@ -41,6 +41,7 @@ _LONGEST = 8000  # characters of an address, which servers and what stands befor
 # Names that mean something else where filters stand. In quotes they are columns.
 _RESERVED = frozenset("select order limit offset columns on_conflict and or not".split())
 _RESOLUTIONS = {"upsert": "merge-duplicates", "ignore": "ignore-duplicates"}
+_BYTES = frozenset({bytes})
 _HALF = re.compile(r"[\ud800-\udfff]")  # of a character
 _STATE = re.compile(r"[0-9A-Z]{5}")
 _OWN = re.compile(r"PGRST[0-9A-Z]{3}")
@@ -98,7 +99,13 @@ def _batches(
     size = 1  # a bracket; behind each row stands a comma or the other bracket
     for number, row in enumerate(rows, 1):
         try:
-            text = json_text({name: row[name] for name in columns})
+            told = tell({name: row[name] for name in columns}, _BYTES)
+            if lacking := [name for name, value in told.items() if _has_bytes(value)]:
+                raise invalid(
+                    f"expected row {number}, column {lacking[0]}: a value that JSON has, got: bytes; make it a text in a step before, "
+                    "for bytea one of \\x and hexadecimal digits"
+                )
+            text = json_text(told)
             length = len(text.encode()) + 1
         except (TypeError, ValueError, RecursionError) as wrong:
             why = "a text with half a character" if isinstance(wrong, UnicodeError) else str(wrong)
@@ -112,6 +119,13 @@ def _batches(
         size += length
     if texts:
         yield len(texts), f"[{','.join(texts)}]".encode()
+
+
+def _has_bytes(value: Any) -> bool:
+    """Whether there are some in a value. As a text of digits they would be kept as something else."""
+    if isinstance(value, dict):
+        return any(map(_has_bytes, value.values()))
+    return any(map(_has_bytes, value)) if isinstance(value, list) else isinstance(value, bytes)
 
 
 def _sent(service: _Service, config: WriterConfig, columns: Sequence[str], count: int, body: bytes) -> list[Any]:
@@ -176,10 +190,10 @@ def _filter(name: str, value: Any) -> str:
 
 def _text(name: str, value: Any) -> str:
     try:
-        told = tell(value)
+        told = tell(value, _BYTES)
     except (TypeError, ValueError, RecursionError):
         told = None
-    if told is None or isinstance(told, list | dict):
+    if told is None or isinstance(told, list | dict | bytes):
         raise invalid(f"expected {name} of match to be a value, got: one of type {type(value).__name__}")
     text = str(told).lower() if isinstance(told, bool) else str(told)
     if "\x00" in text or _HALF.search(text):
