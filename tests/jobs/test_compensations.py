@@ -22,8 +22,9 @@ from job_hands import Hands
 from labor import NOW, Beside, wait_until
 from outlast.jobs import undoing
 from outlast.spec.blocks import COMPENSATION
+from outlast.store import Store
 from outlast.store.compensations import CompensationEnd
-from outlast.store.faults import StoreRefused
+from outlast.store.faults import StoreRefused, StoreUnavailable
 from outlast.testing import capture_events, inline, work
 from stores import sql
 
@@ -627,6 +628,23 @@ def test_a_worker_that_drains_ends_what_it_undoes_and_begins_no_other(sqlite_app
     assert [one.status for one in handle.compensations()] == ["pending", "completed"]
     app.work(until_idle=True)
     assert (handle.compensation, DONE) == ("completed", [("undo", "b"), ("undo", "a")])
+
+
+def test_a_claim_whose_answer_is_lost_is_given_back_and_made_again(app, monkeypatch):
+    """While its worker lives nobody else looks at the job: it must find out itself."""
+    real, lost = Store.claim_undoing, []
+
+    def claims(self, *args, **kwargs):
+        found = real(self, *args, **kwargs)
+        if found and not lost:
+            lost.append(found)
+            raise StoreUnavailable("the answer is lost", error_class="database_connection")
+        return found
+
+    monkeypatch.setattr(Store, "claim_undoing", claims)
+    handle = declared(app, False).enqueue(1)
+    app.work(until_idle=True)
+    assert (len(lost), handle.compensation, DONE[2:]) == (1, "completed", [("undo", "c"), ("undo", "b"), ("undo", "a")])
 
 
 # -- what can be registered ------------------------------------------------------------------------------------------------

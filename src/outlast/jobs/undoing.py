@@ -141,19 +141,23 @@ class Undoer:
         *,
         codec: Any,
         app: str,
+        in_hand: Callable[[], set[int]],
         changed: Callable[[bool], None],
     ) -> None:
+        """`in_hand` are the ids of the jobs whose code runs in this worker."""
         self._runner = runner
         self._codec = codec
         self._kinds = kinds
         self._versions = {name: kind.declared.version for name, kind in kinds.items()}
         self._queues = queues
         self._app = app
+        self._in_hand = in_hand
         self._changed = changed
         self._looking: asyncio.Task[None] | None = None
         self._again = False
         self._ends = False
         self._cut = False
+        self._unsure = False  # perhaps it has claimed, and the answer is lost
         self._jobs: dict[asyncio.Task[None], UndoneJob] = {}
 
     @property
@@ -163,7 +167,7 @@ class Undoer:
 
     def look(self, tenure: Tenure | None) -> None:
         """Take what is to be undone, if there is anything."""
-        if tenure is None or self._ends:
+        if tenure is None or tenure.over or self._ends:
             return
         if self._looking is not None:
             self._again = True
@@ -201,7 +205,8 @@ class Undoer:
             while True:
                 self._again = False
                 room = AT_ONCE - len(self._jobs)
-                found = await in_thread(partial(self._claimed, tenure, room)) if room > 0 else []
+                known = self._in_hand() | {job.id for job in self._jobs.values()}
+                found = await in_thread(partial(self._claimed, tenure, room, known)) if room > 0 else []
                 for job in found:
                     task = asyncio.get_running_loop().create_task(
                         self._undo(tenure, job), context=self._runner.base.copy()
@@ -216,18 +221,24 @@ class Undoer:
                     break
         finally:
             self._looking = None
+            if self._unsure and not self._ends:
+                asyncio.get_running_loop().call_later(_PAUSE, self.look, tenure)
             if not self._jobs:
                 self._changed(False)  # noqa: FBT003 - as a callback has it
 
-    def _claimed(self, tenure: Tenure, room: int) -> list[UndoneJob]:
+    def _claimed(self, tenure: Tenure, room: int, known: set[int]) -> list[UndoneJob]:
         store = tenure.store
         try:
+            if self._unsure:
+                store.release_undoing(tenure.lease, known)
+                self._unsure = False
             if not store.undoing_waits(self._queues, self._versions, ahead_us=ahead_us()):
                 return []
             return store.claim_undoing(tenure.lease, self._queues, self._versions, room, ahead_us=ahead_us())
         except LeaseLost:
             return []
-        except Exception as error:  # noqa: BLE001 - the store may be away; a sweep looks again
+        except Exception as error:  # noqa: BLE001 - the store may be away
+            self._unsure = True
             if classify(error).category == "permanent":
                 warn("jobs that are to be undone could not be looked for: %s", error_text(error))
             return []

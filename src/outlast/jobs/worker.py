@@ -336,6 +336,7 @@ class Worker:
             None if self._bounds is None else self._queues,
             codec=self._home.codec,
             app=self._home.name,
+            in_hand=lambda: {active.job.id for active in self._running},
             changed=self._undone,
         )
         upkeep = Upkeep(

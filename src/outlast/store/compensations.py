@@ -187,6 +187,25 @@ class Compensations:
             )
             return [UndoneJob._make([*row, self._left(tx, row[0], row[6])]) for row in sorted(rows)]
 
+    def release_undoing(self, lease: Lease, known: Collection[int]) -> None:
+        """
+        Give back the failed jobs that this worker has on record without knowing of them: the answer to their claim was lost. `known` are
+        all that it has in hand. `LeaseLost` if the lease is not the newest.
+        """
+        database = self._database
+        with database.writing() as tx:
+            fenced(database, tx, self.app, lease)
+            rows = tx.rows(
+                "select id from outlast_jobs where app = ? and worker = ? and state in ('failed', 'cancelled') "
+                f"order by id {database.for_update}",
+                *(self.app, lease.key),
+            )
+            lost = [id for (id,) in rows if id not in known]  # noqa: A001 - what it is called everywhere
+            tx.execute(
+                f"update outlast_jobs set worker = null where worker = ? and id {database.among}",
+                *(lease.key, database.passed(lost)),
+            )
+
     def _left(self, tx: Transaction, job: int, state: str) -> list[CompensationRecord]:
         rows = tx.rows(
             f"select {_ROW} from outlast_compensations where app = ? and job = ? and state in {OPEN} order by place desc",
