@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import math
 import os
 import ssl
 import threading
@@ -19,7 +17,7 @@ from urllib.parse import unquote, urlencode, urljoin, urlsplit
 
 from outlast.components.reaching import plain_value
 from outlast.components.reading import missing
-from outlast.components.steps.doing import invalid, keep
+from outlast.components.steps.doing import invalid, keep, strict_json
 from outlast.components.values import json_text
 from outlast.errors import OutlastError, PermanentFailure
 
@@ -287,29 +285,9 @@ def _read(raw: bytes, kind: str, how: str) -> Any:
     if _is_json(kind, how):
         if not raw.strip():
             return None
-        return json.loads(raw, parse_constant=_no_number, parse_float=_number, object_pairs_hook=_object)
+        return strict_json(raw)
     charset = next((one.strip()[8:].strip("\"' ") for one in kind.split(";") if one.strip().startswith("charset=")), "")
     return raw.decode(charset or "utf-8")
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _number(text: str) -> float:
-    """A number that is too large would become infinity, which is no JSON."""
-    found = float(text)
-    if math.isinf(found):
-        raise ValueError("a number is too large")
-    return found
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two values of one name one would be lost in silence."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name comes twice")
-    return made
 
 
 def _beginning(answer: httpcore.Response, headers: Mapping[str, str], wire: Wire) -> bytes:
