@@ -27,7 +27,8 @@ from tables import table
 ROWS = "${steps.read.outputs.rows}"
 ALL = (
     "data.processor files.reader files.writer http.caller llm.caller mysql.extractor pipeline postgres.extractor "
-    "postgres.writer python resource.allocator resource.deallocator schema.validator sql.transform supabase.deleter supabase.writer"
+    "postgres.writer python resource.allocator resource.deallocator s3.deleter s3.reader s3.writer schema.validator sql.transform "
+    "supabase.deleter supabase.writer"
 ).split()
 
 

@@ -45,9 +45,9 @@ class Failure:
     fields: tuple[str, ...] = ()
 
 
-_HOST = ("url", "base_url", "host", "port")
-_LOGIN = ("url", "user", "password", "token", "key", "api_key")
-_TLS = ("url", "base_url", "sslmode", "sslrootcert")
+_HOST = ("url", "base_url", "endpoint_url", "host", "port")
+_LOGIN = ("url", "user", "password", "token", "key", "api_key", "access_key_id", "secret_access_key")
+_TLS = ("url", "base_url", "endpoint_url", "sslmode", "sslrootcert")
 # While a connection is being made the driver hands on what the server says, and not its code. The first that fits.
 _SAYS: tuple[tuple[str, Kind, str, tuple[str, ...]], ...] = (
     (r"password authentication failed", "auth", "the password or the user is wrong", _LOGIN),
@@ -107,6 +107,10 @@ class Unreadable(Exception):
     """The driver cannot read the address."""
 
 
+class NotThere(Exception):
+    """The service has no such bucket."""
+
+
 class NoAnswer(TimeoutError):
     """Nobody has answered in time."""
 
@@ -125,6 +129,8 @@ def failure(error: BaseException) -> Failure:
         return Failure("permission", str(error), ("base_url", "url"))
     if isinstance(error, NoAnswer):
         return Failure("timeout", str(error), _HOST)
+    if isinstance(error, NotThere):
+        return Failure("unknown", str(error), ("bucket",))
     if isinstance(error, NotInstalled):
         return Failure("unknown", str(error))
     if isinstance(error, Unreadable):
@@ -333,3 +339,16 @@ def reach_supabase(fields: Mapping[str, Any], limit: float) -> None:
     key = plain_value(fields["key"])
     asked = {"base_url": f"{supabase_url(fields)}/", "token": key, "headers": {"apikey": key}}
     reach_http({**asked, "allow_private": fields.get("allow_private", False)}, limit)
+
+
+# -- S3 ----------------------------------------------------------------------------------------------------------------
+
+
+def reach_s3(fields: Mapping[str, Any], limit: float) -> None:
+    """Ask for the name of one object of the bucket."""
+    try:
+        from outlast.components.steps.doing import s3
+    except ConfigurationError as not_there:
+        raise NotInstalled(str(not_there)) from None
+    if not s3.is_there(fields, limit):
+        raise NotThere("the store has no such bucket")

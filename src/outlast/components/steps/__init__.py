@@ -8,6 +8,7 @@ The components of steps, one file a family: what each needs and does, and the mo
     llm         llm.caller, and connections of the family llm
     mysql       mysql.extractor, and connections of the family mysql
     postgres    postgres.extractor, postgres.writer, and connections of the family postgres
+    s3          s3.reader, s3.writer, s3.deleter, and connections of the family s3
     supabase    supabase.writer, supabase.deleter, and connections of the family supabase
     rows        data.processor, schema.validator
     sql         sql.transform
@@ -27,6 +28,9 @@ OWN = {
     "mysql.extractor": "outlast.components.steps.mysql:EXTRACTOR",
     "postgres.extractor": "outlast.components.steps.postgres:EXTRACTOR",
     "postgres.writer": "outlast.components.steps.postgres:WRITER",
+    "s3.reader": "outlast.components.steps.s3:READER",
+    "s3.writer": "outlast.components.steps.s3:WRITER",
+    "s3.deleter": "outlast.components.steps.s3:DELETER",
     "supabase.writer": "outlast.components.steps.supabase:WRITER",
     "supabase.deleter": "outlast.components.steps.supabase:DELETER",
     "schema.validator": "outlast.components.steps.rows:VALIDATOR",
@@ -41,5 +45,6 @@ OWN_FAMILIES = {
     "llm": "outlast.components.steps.llm:FAMILY",
     "mysql": "outlast.components.steps.mysql:FAMILY",
     "postgres": "outlast.components.steps.postgres:FAMILY",
+    "s3": "outlast.components.steps.s3:FAMILY",
     "supabase": "outlast.components.steps.supabase:FAMILY",
 }
