@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from outlast.components.describing import Component, OutputType
     from outlast.store import Store
 
+_SPARE, _SHARE = 0.25, 0.1  # seconds, and the part of what is left, by which work ends before its time is up: the less
 #: What `StepContext.row` is in a step without `for_each`.
 NO_ROW: Any = type("NoRow", (), {"__repr__": lambda _: "NO_ROW", "__reduce__": lambda _: "NO_ROW"})()
 
@@ -97,8 +98,12 @@ class StepContext:
     hidden: tuple[str, ...] = field(default=(), repr=False)
 
     def remaining(self) -> float | None:
-        """Seconds until the time of this attempt is up; None if nothing bounds it."""
-        return current().remaining()
+        """
+        Seconds that work of this attempt may take; None if nothing bounds it. It is a little less than what is left of its
+        time: work that ends by itself leaves no thread behind, which the next attempt would find `still_running`.
+        """
+        left = current().remaining()
+        return None if left is None else left - min(_SPARE, left * _SHARE)
 
     def keep(self, name: str, raw: str | bytes) -> None:
         """Keep this for people to look at, such as the raw answer of a service, also if the attempt fails."""

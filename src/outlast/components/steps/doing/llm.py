@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 _PATIENCE = (
     600.0  # seconds for an answer, where no time limit is nearer: a model may think for long before its first word
 )
-# Seconds before the end of the attempt, at most, at which the call ends by itself: an attempt that is still under way then
-# would stand in the way of the next one.
-_MARGIN = 0.25
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what a service calls an error; anything else may quote what it was sent
 _CUT = frozenset({"length", "max_tokens"})
 _FILTERED = frozenset({"content_filter", "safety"})
@@ -155,7 +152,7 @@ class _Talk:
         self.where = f"{self.model} at {self.base.host}"
         self.messages = _conversation(config)
         self.bill = _Bill(self._prices())
-        self.deadline = None if remaining is None else monotonic() + remaining - min(_MARGIN, remaining / 10)
+        self.deadline = None if remaining is None else monotonic() + remaining
         has_schema = config.schema_ is not None or config.schema_file is not None
         self.validator: Any = validator_of(config.schema_, config.schema_file, self.context) if has_schema else None
         size = self._size(self.messages)

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from outlast.errors import OutlastError
 
 _PATIENCE = 60.0  # seconds for one wait on the socket, where no time limit is nearer
-# How much of the time that is left is not waited: so the attempt ends by itself, and the next one need not wait for it.
-_SPARE = 0.1
 _PIECE = 16_384  # bytes that are read at a time; between two pieces the time is looked at
 _TYPES = {
     "text": "text/plain; charset=utf-8",
@@ -192,8 +190,7 @@ class _Torn(Exception):
 @contextmanager
 def _reached(config: ReaderConfig | WriterConfig | DeleterConfig, context: StepContext) -> Iterator[_Object]:
     fields = context.connection or {}
-    remaining = context.remaining()
-    limit = None if remaining is None else remaining * (1 - _SPARE)
+    limit = context.remaining()
     bucket = config.bucket or str(fields["bucket"])
     with ExitStack() as opened:
         with _told(None, "reaching"):
