@@ -46,7 +46,7 @@ class Failure:
 
 
 _HOST = ("url", "base_url", "host", "port")
-_LOGIN = ("url", "user", "password", "token")
+_LOGIN = ("url", "user", "password", "token", "api_key")
 _TLS = ("url", "base_url", "sslmode", "sslrootcert")
 # While a connection is being made the driver hands on what the server says, and not its code. The first that fits.
 _SAYS: tuple[tuple[str, Kind, str, tuple[str, ...]], ...] = (
@@ -253,6 +253,15 @@ def reach_http(fields: Mapping[str, Any], limit: float) -> None:
         channel.close()
     if status in (401, 403, 407) or status >= 500:
         raise Answered(status)
+
+
+def reach_llm(fields: Mapping[str, Any], limit: float) -> None:
+    """Ask for the models of an endpoint, which costs nothing, and look at the status only."""
+    headers = dict(fields.get("headers", {}))
+    if fields.get("organization") is not None:
+        headers["OpenAI-Organization"] = fields["organization"]
+    asked = {"base_url": f"{fields['base_url'].rstrip('/')}/models", "token": fields.get("api_key"), "headers": headers}
+    reach_http({**asked, "allow_private": fields.get("allow_private")}, limit)
 
 
 def _connected(found: list[Any], limit: float) -> socket.socket:

@@ -189,6 +189,8 @@ def test_a_name_that_nobody_knows_is_told():
     ("package", "name", "config", "extra"),
     [
         ("httpx", "http.caller", {"url": "https://shop.example/"}, "http"),
+        ("openai", "llm.caller", {"connection": "@llm.main", "prompt": "a"}, "llm"),
+        ("httpx", "llm.caller", {"connection": "@llm.main", "prompt": "a"}, "http"),
         ("psycopg", "postgres.extractor", {"connection": "@postgres.shop", "query": "select 1"}, "postgres"),
         ("jsonschema", "schema.validator", {"data": [], "schema": {}}, "flows"),
     ],
@@ -197,7 +199,7 @@ def test_a_package_that_is_not_installed_is_told_with_what_brings_it(package, na
     """A file that names the component can be checked without it; the step that runs it says what to install."""
     with pytest.MonkeyPatch.context() as without:
         without.setitem(sys.modules, package, None)
-        for one in ("http", "wire", "postgres"):
+        for one in ("http", "llm", "wire", "postgres"):
             without.delitem(sys.modules, f"outlast.components.steps.doing.{one}", raising=False)
         _, said, error = failure_of(name, config, a_context(connection={"url": "postgresql://127.0.0.1:1/x"}))
     assert (type(error), said.endswith(f"which is not installed: pip install 'outlast[{extra}]'.")) == (

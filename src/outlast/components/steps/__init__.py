@@ -5,6 +5,7 @@ The components of steps, one file a family: what each needs and does, and the mo
     python      python: a function of the project; pipeline: a pipeline over items
     files       files.reader, files.writer
     http        http.caller, and connections of the family http
+    llm         llm.caller, and connections of the family llm
     postgres    postgres.extractor, postgres.writer, and connections of the family postgres
     rows        data.processor, schema.validator
     resource    resource.allocator, resource.deallocator
@@ -19,6 +20,7 @@ OWN = {
     "files.reader": "outlast.components.steps.files:READER",
     "files.writer": "outlast.components.steps.files:WRITER",
     "http.caller": "outlast.components.steps.http:CALLER",
+    "llm.caller": "outlast.components.steps.llm:CALLER",
     "postgres.extractor": "outlast.components.steps.postgres:EXTRACTOR",
     "postgres.writer": "outlast.components.steps.postgres:WRITER",
     "schema.validator": "outlast.components.steps.rows:VALIDATOR",
@@ -29,5 +31,6 @@ OWN = {
 # The same for families of connections.
 OWN_FAMILIES = {
     "http": "outlast.components.steps.http:FAMILY",
+    "llm": "outlast.components.steps.llm:FAMILY",
     "postgres": "outlast.components.steps.postgres:FAMILY",
 }

@@ -38,7 +38,7 @@ def _headers(given: dict[str, str]) -> dict[str, str]:
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def _absolute(text: str, login: str, spaces: str) -> str:
+def absolute(text: str, login: str, spaces: str) -> str:
     """An address with a host. The ways out differ: `login` for a user in it, `spaces` for signs that cannot stand there."""
     scheme = _SCHEME.match(text)
     if scheme is not None and scheme[0].lower() not in ("http:", "https:"):
@@ -58,7 +58,7 @@ def _absolute(text: str, login: str, spaces: str) -> str:
 
 
 def _base(text: str) -> str:
-    return _absolute(text, "leave them out, and give the keys password and user", "write a space as %20")
+    return absolute(text, "leave them out, and give the keys password and user", "write a space as %20")
 
 
 _BRACES = re.compile(r"\{\{-?\s*(?P<name>[A-Za-z0-9_.-]+)\s*-?\}\}", re.ASCII)
@@ -81,7 +81,7 @@ def _address(text: str) -> str:
         if not text.isprintable() or " " in text or "\\" in text:
             raise ValueError("expected a path of one line without spaces; put values into query")
         return text
-    return _absolute(text, "name a connection that has user and password", "put values into query")
+    return absolute(text, "name a connection that has user and password", "put values into query")
 
 
 def _is_private(address: str) -> bool:

@@ -5,6 +5,7 @@ driver that it needs with it. None of them tries again.
     python      calls a function of the project
     files       reads files; writes one, whole or not at all
     http        one HTTP request; wire: which address is connected to, and until when
+    llm         one question to a model; jsons: the JSON value in what it said
     postgres    the rows of a query; rows into a table, all or none
     rows        changes rows, and checks them against a JSON Schema
     resource    takes a share of a pool, and gives it back

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import math
 import os
 import ssl
 import threading
@@ -20,6 +18,7 @@ from urllib.parse import unquote, urlencode, urljoin, urlsplit
 from outlast.components.reaching import plain_value
 from outlast.components.reading import missing
 from outlast.components.steps.doing import invalid, keep
+from outlast.components.steps.doing.jsons import strict
 from outlast.components.values import json_text
 from outlast.errors import OutlastError, PermanentFailure
 
@@ -42,8 +41,8 @@ _KEYED = frozenset({"POST", "PATCH"})  # methods of which a service cannot tell 
 # Headers that go to another host than that of the connection, too. Others may be for its eyes only.
 _ANYWHERE = frozenset("accept accept-encoding accept-language content-type user-agent".split())
 # Headers of an answer that an error has: when to ask again, and what its service would be asked about.
-_TOLD = ("retry-after", "retry-after-ms", "date", "content-type", "x-request-id")
-_SHOWN = 65_536  # bytes of an answer that was not expected that are kept for people to look at
+TOLD = ("retry-after", "retry-after-ms", "date", "content-type", "x-request-id")
+SHOWN = 65_536  # bytes of an answer that was not expected that are kept for people to look at
 _LINGER = 5.0  # seconds for these
 _PORTS = {"http": 80, "https": 443}
 
@@ -74,8 +73,8 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
     connection = context.connection or {}
     remaining = context.remaining()
     request = _request(config, connection, context)
-    trusted = request.url.raw_host.decode() if connection.get("allow_private") is True else None
-    wire = Wire(trusted, None if remaining is None else monotonic() + remaining)
+    own = request.url.raw_host.decode() if connection.get("allow_private") is True else None
+    wire = Wire(own, None if remaining is None else monotonic() + remaining)
     for hop in range(config.max_redirects + 1):
         where = f"{request.method} {request.url.host}"
         address = httpcore.URL(
@@ -84,13 +83,13 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
             port=request.url.port,
             target=request.url.raw_path,
         )
-        tls = _tls() if request.url.scheme == "https" else None
+        tls = trusted() if request.url.scheme == "https" else None
         with (
             httpcore.ConnectionPool(ssl_context=tls, max_connections=1, retries=0, network_backend=wire) as pool,
             as_httpx(where),
-            pool.stream(request.method, address, headers=_encoded(request.headers), content=request.content) as answer,
+            pool.stream(request.method, address, headers=encoded(request.headers), content=request.content) as answer,
         ):
-            headers = _headers_of(answer)
+            headers = headers_of(answer)
             leads_on = answer.status in _REDIRECTS and "location" in headers and hop < config.max_redirects
             if answer.status in config.expect.status or not leads_on:
                 return _taken(answer, headers, where, config, context, wire)
@@ -102,7 +101,7 @@ _shared: tuple[Any, ssl.SSLContext] | None = None
 _sharing = threading.Lock()
 
 
-def _tls() -> ssl.SSLContext:
+def trusted() -> ssl.SSLContext:
     """
     Whom this process trusts. To read the certificates costs more than a call, so it is done again only where they have
     changed. It holds neither connections nor logins.
@@ -204,7 +203,7 @@ def _parsed(address: str) -> httpx.URL:
     return found
 
 
-def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
@@ -230,7 +229,7 @@ def _next(request: _Request, status: int, location: str) -> _Request:
 # -- the answer ----------------------------------------------------------------------------------------------------------
 
 
-def _headers_of(answer: httpcore.Response) -> dict[str, str]:
+def headers_of(answer: httpcore.Response) -> dict[str, str]:
     """Names in small letters; values of the same name are joined, as the standard has it."""
     found: dict[str, str] = {}
     for name, value in answer.headers:
@@ -250,20 +249,20 @@ def _taken(
     """The outputs, if the answer is what was expected."""
     kind = headers.get("content-type", "").lower()
     if answer.status not in config.expect.status:
-        keep(context, "answer", _beginning(answer, headers, wire))
+        keep(context, "answer", beginning(answer, headers, wire))
         raise _refused(answer.status, headers, where)
     if config.expect.content_type is not None and not kind.startswith(config.expect.content_type.lower()):
-        keep(context, "answer", _beginning(answer, headers, wire))
+        keep(context, "answer", beginning(answer, headers, wire))
         message = f"{where}: expected the Content-Type to begin with {config.expect.content_type}, got: another one"
         raise PermanentFailure(message, error_class="data_error")
     outputs: dict[str, Any] = {"status": answer.status, "headers": headers, "body": None}
     if config.response == "none" or config.method == "HEAD":
         return outputs
-    raw = b"".join(_unpacked(answer, headers, where, config.max_bytes))
+    raw = b"".join(unpacked(answer, headers, where, config.max_bytes))
     try:
         outputs["body"] = _read(raw, kind, config.response)
     except (ValueError, LookupError, RecursionError):
-        keep(context, "answer", raw[:_SHOWN])
+        keep(context, "answer", raw[:SHOWN])
         what = "JSON" if _is_json(kind, config.response) else "text"
         raise PermanentFailure(
             f"{where}: expected a body of {what}, got: another one", error_class="data_error"
@@ -275,7 +274,7 @@ def _refused(status: int, headers: Mapping[str, str], where: str) -> Exception:
     message = f"{where}: answered with the status {status}, which is not expected"
     if status < 400:  # nobody has failed: the answer is another one than the step was made for
         return PermanentFailure(message, error_class="client_error")
-    return HttpStatusError(message, status, {name: headers[name] for name in _TOLD if name in headers})
+    return HttpStatusError(message, status, {name: headers[name] for name in TOLD if name in headers})
 
 
 def _is_json(kind: str, how: str) -> bool:
@@ -287,44 +286,26 @@ def _read(raw: bytes, kind: str, how: str) -> Any:
     if _is_json(kind, how):
         if not raw.strip():
             return None
-        return json.loads(raw, parse_constant=_no_number, parse_float=_number, object_pairs_hook=_object)
+        return strict(raw)
     charset = next((one.strip()[8:].strip("\"' ") for one in kind.split(";") if one.strip().startswith("charset=")), "")
     return raw.decode(charset or "utf-8")
 
 
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _number(text: str) -> float:
-    """A number that is too large would become infinity, which is no JSON."""
-    found = float(text)
-    if math.isinf(found):
-        raise ValueError("a number is too large")
-    return found
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two values of one name one would be lost in silence."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name comes twice")
-    return made
-
-
-def _beginning(answer: httpcore.Response, headers: Mapping[str, str], wire: Wire) -> bytes:
+def beginning(answer: httpcore.Response, headers: Mapping[str, str], wire: Wire) -> bytes:
     """The first bytes of a body that nothing is done with but looking at it, which is not waited for long."""
     wire.deadline = min(monotonic() + _LINGER, wire.deadline or float("inf"))
     found = b""
     with suppress(Exception):  # whatever is wrong with it: the status has said enough
-        for piece in _unpacked(answer, headers, "", 4 * _SHOWN):
+        for piece in unpacked(answer, headers, "", 4 * SHOWN):
             found += piece
-            if len(found) >= _SHOWN:
+            if len(found) >= SHOWN:
                 break
-    return found[:_SHOWN]
+    return found[:SHOWN]
 
 
-def _unpacked(answer: httpcore.Response, headers: Mapping[str, str], where: str, most: int) -> Iterator[bytes]:
+def unpacked(
+    answer: httpcore.Response, headers: Mapping[str, str], where: str, most: int, key: str = "max_bytes"
+) -> Iterator[bytes]:
     """
     The body in pieces, without its compression. It ends in an error as soon as it is longer than `most` bytes, packed or
     not: what is packed may unpack to nothing, and never end.
@@ -333,19 +314,19 @@ def _unpacked(answer: httpcore.Response, headers: Mapping[str, str], where: str,
     stream: Iterable[bytes] = answer.iter_stream()
     if packing in ("gzip", "x-gzip", "deflate"):
         # What is short, or cannot be made smaller, is a little longer once it is packed.
-        stream = _inflated(_bounded(stream, where, most + most // 100 + 1024, most), where)
+        stream = _inflated(_bounded(stream, where, most + most // 100 + 1024, f"{key} ({most})"), where)
     elif packing not in ("identity", ""):
         message = f"{where}: expected a body that is packed with gzip or deflate, got: another packing"
         raise PermanentFailure(message, error_class="data_error")
-    yield from _bounded(stream, where, most, most)
+    yield from _bounded(stream, where, most, f"{key} ({most})")
 
 
-def _bounded(stream: Iterable[bytes], where: str, limit: int, most: int) -> Iterator[bytes]:
+def _bounded(stream: Iterable[bytes], where: str, limit: int, most: str) -> Iterator[bytes]:
     size = 0
     for piece in stream:
         size += len(piece)
         if size > limit:
-            message = f"{where}: expected a body of at most max_bytes ({most}), got: a longer one"
+            message = f"{where}: expected a body of at most {most}, got: a longer one"
             raise PermanentFailure(message, error_class="data_error")
         yield piece
 
@@ -361,12 +342,12 @@ def _inflated(stream: Iterable[bytes], where: str) -> Iterator[bytes]:
                 if unpack.eof:  # another part behind the first
                     unpack = zlib.decompressobj(wbits=47)
                 try:
-                    made = unpack.decompress(data, _SHOWN)
+                    made = unpack.decompress(data, SHOWN)
                 except zlib.error:
                     if not first:
                         raise
                     unpack = zlib.decompressobj(wbits=-15)  # deflate as some servers have it, without a beginning
-                    made = unpack.decompress(data, _SHOWN)
+                    made = unpack.decompress(data, SHOWN)
                 first = False
                 data = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
                 yield made

@@ -81,9 +81,9 @@ def validate(config: ValidatorConfig, context: StepContext) -> dict[str, Any]:
     A list is rows, each of which is checked by itself; anything else is one value. What does not fit is told by its place
     and the rule that it breaks, never by its value.
     """
-    validator = _validator(config, context)
+    validator = validator_of(config.schema_, config.schema_file, context)
     if not isinstance(config.data, list):
-        reasons = _reasons(validator, config.data)
+        reasons = reasons_of(validator, config.data)
         if not reasons:
             return {"valid": config.data, "invalid": None, "count": 1}
         found = {"value": config.data, "reasons": reasons}
@@ -93,7 +93,7 @@ def validate(config: ValidatorConfig, context: StepContext) -> dict[str, Any]:
     valid: list[Any] = []
     wrong: list[dict[str, Any]] = []
     for number, row in enumerate(config.data, 1):
-        reasons = _reasons(validator, row)
+        reasons = reasons_of(validator, row)
         if reasons:
             wrong.append({"row": number, "value": row, "reasons": reasons})
         else:
@@ -108,16 +108,16 @@ def validate(config: ValidatorConfig, context: StepContext) -> dict[str, Any]:
     return {"valid": valid, "invalid": wrong, "count": len(valid)}
 
 
-def _validator(config: ValidatorConfig, context: StepContext) -> Any:
+def validator_of(schema: Any, schema_file: str | None, context: StepContext) -> Any:
+    """What checks values against a JSON Schema, which is given or in a file of the project. Nothing is fetched for it."""
     try:
         from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
         from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
         from referencing import Registry
     except ImportError:
-        raise missing("schema.validator", "jsonschema", "flows") from None
-    schema: Any = config.schema_
-    if config.schema_file is not None:
-        schema = _from_file(config.schema_file, context)
+        raise missing("A JSON Schema", "jsonschema", "flows") from None
+    if schema_file is not None:
+        schema = _from_file(schema_file, context)
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as wrong:
@@ -153,7 +153,7 @@ def _from_file(name: str, context: StepContext) -> Any:
         raise invalid(f"expected {name} to hold a JSON Schema that needs no other file: {wrong}") from None
 
 
-def _reasons(validator: Any, value: Any) -> list[str]:
+def reasons_of(validator: Any, value: Any) -> list[str]:
     """Where a value does not fit, and the rule of the schema that says so."""
     from referencing.exceptions import Unresolvable
 

@@ -1,5 +1,5 @@
 """
-How `http.caller` reaches a host: which address is connected to, and until when.
+How `http.caller` and `llm.caller` reach a host: which address is connected to, and until when.
 
 A name is looked up once, every address that it has is checked, and one of those is connected to: what is looked up a
 second time may be another host. The name stays what the certificate is checked for and what the header Host says. Every
@@ -84,17 +84,18 @@ def as_httpx(where: str) -> Iterator[None]:
 class Wire(httpcore.NetworkBackend):
     """
     Connects to addresses that are nobody's own, and to those of the host that is `trusted`. `deadline` is the instant,
-    by the monotonic clock, at which every wait is over; None if only each wait by itself is bounded.
+    by the monotonic clock, at which every wait is over; None if only each wait by itself is bounded, by `patience` seconds.
     """
 
-    def __init__(self, trusted: str | None, deadline: float | None) -> None:
+    def __init__(self, trusted: str | None, deadline: float | None, patience: float = _PATIENCE) -> None:
         self._trusted = trusted
         self.deadline = deadline
+        self._patience = patience
         self._plain = httpcore.SyncBackend()
 
     def wait(self) -> float:
         """How long the next wait may take, in seconds; never 0, which would stand for not waiting at all."""
-        return _PATIENCE if self.deadline is None else min(_PATIENCE, max(0.001, self.deadline - monotonic()))
+        return self._patience if self.deadline is None else min(self._patience, max(0.001, self.deadline - monotonic()))
 
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
@@ -119,7 +120,9 @@ class Wire(httpcore.NetworkBackend):
         refused: Exception | None = None
         for address in addresses:
             try:
-                stream = self._plain.connect_tcp(address, port, self.wait(), local_address, socket_options)
+                stream = self._plain.connect_tcp(
+                    address, port, min(_PATIENCE, self.wait()), local_address, socket_options
+                )
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 refused = error
             else:
