@@ -39,10 +39,10 @@ import standing
 from outlast.calls.state import current_work
 from outlast.jobs.doors import FAST
 from outlast.store.upkeep import name_of
+from outlast.testing import FaultProxy
 from outlast.work import leases
 from outlast.work.patience import Terms, terms
 from servers.postgres import Postgres
-from servers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -456,7 +456,7 @@ class JobTrial:
             server = open_now.enter_context(Postgres()) if self.store == "postgres" else None
             # One for each worker, and one for who enqueues.
             proxies = [
-                open_now.enter_context(Proxy(server.socket)) for _ in range(self.workers + 1) if server is not None
+                open_now.enter_context(FaultProxy(server.socket)) for _ in range(self.workers + 1) if server is not None
             ]
             trial = _Trial(self, folder, server, proxies)
             open_now.callback(trial.close)
@@ -473,7 +473,7 @@ def memory() -> str | None:
 class _Trial:
     """A trial that is being made."""
 
-    def __init__(self, trial: JobTrial, folder: Path, server: Postgres | None, proxies: list[Proxy]) -> None:
+    def __init__(self, trial: JobTrial, folder: Path, server: Postgres | None, proxies: list[FaultProxy]) -> None:
         self._trial = trial
         self._folder = folder
         self._server = server

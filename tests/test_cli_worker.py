@@ -27,7 +27,7 @@ from outlast.display.watch import Lines
 from outlast.display.worker import WorkerNow, lines, picture
 from outlast.jobs.worker import WorkerView, WorkResult
 from outlast.store import open_store
-from servers.proxy import Proxy
+from outlast.testing import FaultProxy
 from shells import Shell
 from stores import sql
 from tables import table
@@ -517,7 +517,7 @@ def test_an_end_that_cannot_be_recorded_is_an_error(shell):
 def proxied(shell, postgres_server):
     """A shell whose store is behind a proxy, and that proxy."""
     database = postgres_server.database(f"worker_{shell.folder.name}".lower().replace("-", "_"))
-    proxy = Proxy(database.socket).start()
+    proxy = FaultProxy(database.socket).start()
     shell.env["OUTLAST_STORE"] = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.name}"
     yield shell, proxy
     with suppress(OSError):  # the test has stopped it

@@ -15,7 +15,7 @@ import requests
 
 import outlast
 from outlast import compat, testing
-from servers.proxy import Proxy
+from outlast.testing import FaultProxy
 from tables import table
 
 
@@ -144,7 +144,7 @@ def test_pipeline_outlasts_a_port_where_nobody_listens_yet(postgres):
         def load(row, context):
             connects.append(context.attempt)
             if context.attempt == 4:
-                servers.enter_context(Proxy(postgres.socket, port=port))
+                servers.enter_context(FaultProxy(postgres.socket, port=port))
             with contextlib.closing(psycopg2.connect(host="127.0.0.1", port=port, user="postgres", dbname="postgres")):
                 return row
 

@@ -25,9 +25,8 @@ from outlast.components.sql import said
 from outlast.components.tables import STAGE, TableSink
 from outlast.pipeline.plan import Tuning
 from outlast.store import Store, StoreRefused
-from outlast.testing import virtual_time
+from outlast.testing import FaultProxy, virtual_time
 from outlast.work.writer import BatchLimits
-from servers.proxy import Proxy
 
 
 @outlast.stage
@@ -222,7 +221,7 @@ def test_a_lost_connection_is_a_source_error_and_the_run_goes_on_from_there(app,
     postgres.execute(
         f"create table {table} as select n as id, repeat('x', 200) as text from generate_series(1, 20000) n"
     )
-    with Proxy(postgres.socket) as proxy:
+    with FaultProxy(postgres.socket) as proxy:
         url = f"postgresql://postgres:hunter2secret@127.0.0.1:{proxy.port}/{postgres.name}"
         query = outlast.Query(url, f"select * from {table} order by id", chunk=200)
         assert "hunter2secret" not in repr(query)
@@ -680,7 +679,7 @@ def test_a_database_that_goes_away_is_waited_for(app, postgres, monkeypatch):
     monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=200)))
     name = f"t_{uuid4().hex[:12]}"
     postgres.execute(f"create table {name} (id integer)")
-    with Proxy(postgres.socket) as proxy:
+    with FaultProxy(postgres.socket) as proxy:
         url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
         write, settle, count = TableSink.write, TableSink.settle, []
 

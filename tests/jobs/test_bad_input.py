@@ -7,12 +7,12 @@ import pytest
 
 import outlast
 from outlast.store import StoreRefused, StoreUnavailable, bring_up_to_date, database, open_store
-from servers.proxy import Proxy
+from outlast.testing import FaultProxy
 
 
 def test_a_store_that_cannot_be_reached_is_named_and_nothing_is_enqueued(postgres):
     """Whichever way it is enqueued; when the store is back, there is nothing of it."""
-    with Proxy(postgres.socket) as proxy:
+    with FaultProxy(postgres.socket) as proxy:
         port = proxy.port
     app = outlast.App("unreachable", store=f"postgresql://postgres@127.0.0.1:{port}/{postgres.name}")
 
@@ -22,7 +22,7 @@ def test_a_store_that_cannot_be_reached_is_named_and_nothing_is_enqueued(postgre
     for enqueue in (lambda: send.enqueue(1), lambda: send.enqueue_many([{"n": 1}, {"n": 2}])):
         with pytest.raises(StoreUnavailable, match=r"the store '\w+' on 127\.0\.0\.1 failed: .*refused"):
             enqueue()
-    with Proxy(postgres.socket, port):
+    with FaultProxy(postgres.socket, port=port):
         assert list(app.jobs.find()) == []
         assert send.enqueue(3).status == "queued"
         assert app.work(until_idle=True).succeeded == 1

@@ -26,7 +26,7 @@ from outlast import observe
 from outlast.jobs.worker import WorkResult
 from outlast.observe.events import JobSucceeded
 from outlast.store import open_store
-from servers.proxy import Proxy
+from outlast.testing import FaultProxy
 
 TESTS = Path(__file__).resolve().parent.parent
 SAID = {
@@ -110,7 +110,7 @@ def test_a_worker_that_is_cancelled_more_than_once_gives_everything_back(app, ho
 @pytest.mark.timeout(240)
 def test_everything_is_back_after_an_end_without_a_store(postgres, postgres_app):
     """As above: the connections are cut and no new one is taken; the worker is told three times to end."""
-    proxy = Proxy(postgres.socket).start()
+    proxy = FaultProxy(postgres.socket).start()
     store = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
     command = [sys.executable, str(TESTS / "ends.py"), store, postgres_app.name, "store away"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -18,7 +18,7 @@ from outlast.jobs.tenure import TurnBatch
 from outlast.store import Store
 from outlast.store.faults import StoreUnavailable
 from outlast.store.records import Rescue
-from servers.proxy import Proxy
+from outlast.testing import FaultProxy
 
 NOW = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
 
@@ -186,7 +186,7 @@ def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatc
     the job is on record as processing, and whoever sweeps brings it back.
     """
     monkeypatch.setattr("outlast.jobs.worker._FAREWELL", farewell)
-    proxy = Proxy(postgres.socket).start()
+    proxy = FaultProxy(postgres.socket).start()
     address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
     app, direct = (outlast.App(f"away-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
     goes_on, begun = threading.Event(), []
@@ -334,7 +334,7 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
     """Self-fencing: no beat lands for 0.7 of the lease: what runs is cancelled and given back, uncharged."""
     on_terms(ttl=1.0)
     cancelled = threading.Event()
-    proxy = Proxy(postgres.socket).start()
+    proxy = FaultProxy(postgres.socket).start()
     port = proxy.port
     app = outlast.App(f"fenced-{tmp_path.name}", store=f"postgresql://postgres@127.0.0.1:{port}/{postgres.name}")
     direct = outlast.App(app.name, store=postgres.dsn)
@@ -356,7 +356,7 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
         wait_until(lambda: tries, "it has begun")
         proxy.stop()
         assert cancelled.wait(100)
-        with Proxy(postgres.socket, port):
+        with FaultProxy(postgres.socket, port=port):
             wait_until(lambda: handle.status == "succeeded", "it is done when the store is back")
         assert (outcomes(handle), handle.attempts, len(tries)) == (["released", "succeeded"], 1, 2)
     app.store.close()

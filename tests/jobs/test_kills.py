@@ -14,9 +14,8 @@ from job_hands import Hands
 from labor import Beside, jobs, laborer, living, notes, outcomes, stop, wait_until
 from outlast.jobs.doors import made
 from outlast.jobs.worker import Worker
-from outlast.testing import capture_events
+from outlast.testing import FaultProxy, capture_events
 from servers.postgres import Postgres
-from servers.proxy import Proxy
 from stores import Plan
 
 
@@ -308,7 +307,7 @@ def test_the_database_is_restarted_under_a_worker(tmp_path):
 @pytest.mark.timeout(240)
 def test_connections_are_cut_under_a_worker(postgres, tmp_path):
     """Whatever the moment, no claim is forgotten and no end is lost."""
-    with Proxy(postgres.socket) as proxy:
+    with FaultProxy(postgres.socket) as proxy:
         address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
         app, direct = (outlast.App(f"cut-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
         done = []

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from outlast.testing import FaultProxy
 from servers.azurite import Azurite
 from servers.http import MisbehavingServer
 from servers.mariadb import MariaDB
 from servers.postgres import Postgres
-from servers.proxy import Proxy
 from servers.redis import Redis
 from servers.s3 import S3
 from servers.scripted import ScriptedServer
@@ -56,9 +56,9 @@ def fragile_postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def proxy(postgres: Postgres) -> Iterator[Proxy]:
+def proxy(postgres: Postgres) -> Iterator[FaultProxy]:
     """A TCP address of that PostgreSQL whose connections can be cut."""
-    with Proxy(postgres.socket) as running:
+    with FaultProxy(postgres.socket) as running:
         yield running
 
 

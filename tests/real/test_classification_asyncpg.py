@@ -13,8 +13,8 @@ from real.expected import check, raised_by
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from outlast.testing import FaultProxy
     from servers.postgres import Postgres
-    from servers.proxy import Proxy
 
 # One server serves them all: keep them in one worker when the suite runs in several.
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -84,7 +84,7 @@ def test_a_terminated_backend_is_database_connection(postgres: Postgres) -> None
     check(failing(wait, postgres.dsn), "database_connection")
 
 
-def test_a_cut_connection_is_a_lost_connection(proxy: Proxy) -> None:
+def test_a_cut_connection_is_a_lost_connection(proxy: FaultProxy) -> None:
     """C-07, D-3: with asyncpg's word for it, or the operating system's."""
 
     async def wait(connection: asyncpg.Connection) -> None:

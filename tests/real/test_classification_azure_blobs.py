@@ -15,9 +15,9 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 
+from outlast.testing import FaultProxy
 from real.expected import check, raised_by
 from servers.azurite import Azurite
-from servers.proxy import Proxy
 from tables import table
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_an_answer_that_does_not_come_is_timeout(box: ContainerClient, azurite: 
 def test_a_connection_that_is_cut_is_connection_reset(box: ContainerClient, azurite: Azurite) -> None:
     """C-07, D-3: while the answer is waited for."""
     errors: list[Exception] = []
-    with Proxy(("127.0.0.1", azurite.port)) as proxy:
+    with FaultProxy(("127.0.0.1", azurite.port)) as proxy:
         client = container(f"http://127.0.0.1:{proxy.port}/{Azurite.account}")
         assert client.download_blob("key").readall() == b"value"
         with azurite.paused():

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 import pytest
 
+from outlast.testing import FaultProxy
 from real.expected import check, raised_by
-from servers.proxy import Proxy
 from tables import table
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def test_a_killed_connection_is_database_connection(open_session, shop: Session)
 
 def test_a_reset_connection_is_database_connection(mariadb: MariaDB, shop: Session) -> None:
     """D-3: the network cuts in, number 2013 or 2006."""
-    with Proxy(("127.0.0.1", mariadb.port)) as proxy:
+    with FaultProxy(("127.0.0.1", mariadb.port)) as proxy:
         session = Session(proxy.port)
         proxy.cut()
         check(raised_by(lambda: session.run("select 1")), "database_connection")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
+    from outlast.testing import FaultProxy
     from servers.postgres import Postgres
-    from servers.proxy import Proxy
 
 # One server serves them all: keep them in one worker when the suite runs in several.
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -224,7 +224,7 @@ def test_a_backend_ended_by_an_administrator_is_database_connection(open_session
     check(raised_by(lambda: session.run("select 1")), "database_connection")
 
 
-def test_a_cut_connection_is_database_connection(driver: ModuleType, postgres: Postgres, proxy: Proxy) -> None:
+def test_a_cut_connection_is_database_connection(driver: ModuleType, postgres: Postgres, proxy: FaultProxy) -> None:
     """C-07, D-3: reset under the driver's feet, and again when the dead connection is used once more."""
     session = Session(driver, f"host=127.0.0.1 port={proxy.port} user=postgres dbname={postgres.name}")
     with closing(session.connection):
@@ -235,7 +235,7 @@ def test_a_cut_connection_is_database_connection(driver: ModuleType, postgres: P
 
 
 def test_a_connection_cut_while_a_statement_runs_is_database_connection(
-    driver: ModuleType, postgres: Postgres, proxy: Proxy
+    driver: ModuleType, postgres: Postgres, proxy: FaultProxy
 ) -> None:
     """C-07, D-3: nobody knows whether the statement was done."""
     session = Session(driver, f"host=127.0.0.1 port={proxy.port} user=postgres dbname={postgres.name}")
@@ -250,7 +250,7 @@ def test_a_connection_cut_while_a_statement_runs_is_database_connection(
         check(error, "database_connection")
 
 
-def cut_when_waiting(postgres: Postgres, backend: int, proxy: Proxy) -> None:
+def cut_when_waiting(postgres: Postgres, backend: int, proxy: FaultProxy) -> None:
     waiting = f"select count(*) from pg_stat_activity where pid = {backend} and wait_event_type = 'Lock'"
     for _ in range(1000):  # each look costs a new session, so this is no busy loop
         if postgres.execute(waiting) == "1":

@@ -12,8 +12,8 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from outlast.testing import FaultProxy
 from real.expected import check, raised_by
-from servers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +126,7 @@ def test_a_name_that_does_not_resolve_is_dns_error() -> None:
 def test_a_cut_connection_is_connection_reset(redis_server: Redis) -> None:
     """C-07, D-3: the network cuts in between two commands."""
     with (
-        Proxy(("127.0.0.1", redis_server.port)) as proxy,
+        FaultProxy(("127.0.0.1", redis_server.port)) as proxy,
         closing(client(proxy.port, single_connection_client=True)) as cut,
     ):
         cut.ping()

@@ -16,8 +16,8 @@ from tables import table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from outlast.testing import FaultProxy
     from servers.postgres import Postgres
-    from servers.proxy import Proxy
 
 # They use the PostgreSQL that others use: one worker for all of them.
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -109,7 +109,7 @@ def test_nobody_listening_is_database_connection(driver: str, refusing_port: int
     check(raised_by(engine.connect), "database_connection")
 
 
-def test_a_lost_connection_is_database_connection(postgres: Postgres, proxy: Proxy) -> None:
+def test_a_lost_connection_is_database_connection(postgres: Postgres, proxy: FaultProxy) -> None:
     """C-07, D-3: the network cuts in between two statements."""
     engine = sqlalchemy.create_engine(f"postgresql+psycopg://postgres@127.0.0.1:{proxy.port}/{postgres.name}")
     with engine.connect() as connection:

@@ -10,10 +10,10 @@ from contextlib import closing
 
 import pytest
 
+from outlast.testing import FaultProxy
 from real.expected import raised_by
 from servers.http import MisbehavingServer
 from servers.postgres import Postgres
-from servers.proxy import Proxy
 
 
 def get(connection: http.client.HTTPConnection, path: str, method: str = "GET", body: str = "") -> tuple[int, str]:
@@ -69,7 +69,7 @@ def test_stopping_lets_go_of_a_client_that_waits(path: str) -> None:
 
 def test_a_proxy_carries_until_it_is_cut(server: MisbehavingServer) -> None:
     """A cut hits the connections there are; the next one works."""
-    with Proxy(("127.0.0.1", server.port)) as proxy:
+    with FaultProxy(("127.0.0.1", server.port)) as proxy:
         for _ in range(2):
             with closing(http.client.HTTPConnection("127.0.0.1", proxy.port)) as connection:
                 assert get(connection, "/ok") == (200, "ok")

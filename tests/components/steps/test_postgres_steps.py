@@ -15,8 +15,8 @@ import pytest
 from components.steps.calling import a_context, failure_of, outputs_of
 from outlast.components.running import StepContext
 from outlast.store.codec import Codec
+from outlast.testing import FaultProxy
 from outlast.verdicts import classify, surely_undone
-from servers.proxy import Proxy
 from tables import table
 
 COLUMNS = "id int primary key, title text not null, tags text[], doc jsonb, price numeric, day date, at timestamptz, raw bytea, ref uuid"
@@ -300,7 +300,7 @@ def through(proxy):
 def test_a_server_that_stands_still_is_given_up_when_the_time_is_over(postgres, at_most):
     """Also where no word comes from it any more, and nothing on the wire says so."""
     at_most(0.5)
-    with Proxy(postgres.socket) as proxy:
+    with FaultProxy(postgres.socket) as proxy:
         proxy.hold_back(b"held_back", b"held_back")
         begin = monotonic()
         kind, said, _ = wrong_query(through(proxy), "select 1 as held_back")
@@ -310,12 +310,12 @@ def test_a_server_that_stands_still_is_given_up_when_the_time_is_over(postgres, 
 
 def test_a_connection_that_is_cut_is_worth_another_attempt(postgres):
     """The driver's words, which have host and user in them, are not handed on."""
-    with Proxy(postgres.socket) as proxy:
-        proxy.hold_back(b"held_back", b"held_back")
+    with FaultProxy(postgres.socket) as proxy:
+        proxy.fault("stall", when=b"held_back")
         ended = []
         thread = threading.Thread(target=lambda: ended.append(wrong_query(through(proxy), "select 1 as held_back")))
         thread.start()
-        while not proxy._pairs or not proxy._pairs[0]._said:
+        while not proxy.struck:
             thread.join(0.01)
         proxy.cut()
         thread.join()

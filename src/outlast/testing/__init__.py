@@ -1,6 +1,7 @@
 """
 Tests without waiting and without luck: virtual time, scripted faults, captured events, a switch that turns protection
-off; jobs in a store that is gone after the test, done at once or only written down.
+off; jobs in a store that is gone after the test, done at once or only written down. proxy: `FaultProxy`, a TCP proxy whose
+connections break as they are told to.
 
 Every scope belongs to the context that opened it, and to the threads and tasks started inside of it; scopes nest, and
 leaving one restores exactly what was before, so that tests may run side by side.
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from outlast.kernel.clock import Stop, Timer
     from outlast.observe.events import Event
     from outlast.pipeline import Pipeline, RunResult
+    from outlast.testing.proxy import FaultProxy as FaultProxy
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -636,3 +638,16 @@ class _Inside:
         assert thread is not None  # noqa: S101 - a thread runs once
         del thread.run
         self._context.run(thread.run)
+
+
+def __getattr__(name: str) -> object:
+    if name != "FaultProxy":
+        raise AttributeError(f"module 'outlast.testing' has no attribute {name!r}")
+    from outlast.testing import proxy  # most tests need no sockets
+
+    globals()[name] = proxy.FaultProxy
+    return proxy.FaultProxy
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "FaultProxy"})
