@@ -1,7 +1,8 @@
 """
-A flow of six steps with two branches that is killed at every boundary, and what must be true of it afterwards.
+A flow of six steps with two branches that is killed at every boundary, and what must be true of it afterwards; and so is a job with steps
+that registers what undoes it.
 
-    python sagas.py direct|job STORE FOLDER [FIRST LAST]
+    python sagas.py direct|job|steps STORE FOLDER [FIRST LAST]
 
 Its last step fails for good, so that all that was done is undone. Each trial runs it in a process of its own, which kills
 itself at one boundary: before or after a write to the store, before or after what a step or its compensation does. Another
@@ -19,6 +20,7 @@ import threading
 from collections import Counter
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import outlast
 import outlast.components.running  # so that processes are forked with it
@@ -26,6 +28,7 @@ import outlast.components.steps.python
 import outlast.display
 import outlast.flow.runner
 import outlast.jobs.doors
+import outlast.jobs.onrecord
 import outlast.jobs.worker
 import outlast.spec.compile
 import outlast.spec.rules
@@ -91,7 +94,7 @@ def undo(name, id):
 # What a process does to its store in a run; each call is two boundaries.
 WRITES = (
     "open_run take_run set_run recover_steps reset_steps begin_step succeed_step fail_attempt add_events drop_lease "
-    "enqueue turn register_worker"
+    "enqueue turn register_worker put_results claim_undoing begin_compensation end_compensation release_held"
 ).split()
 _met: list[str] = []
 _lock = threading.Lock()
@@ -199,6 +202,72 @@ class Trial:
         return found, rows
 
 
+class JobTrial(Trial):
+    """One store, one folder, one job with steps."""
+
+    def go(self) -> None:
+        import saga_jobs
+
+        app = self.home()
+        job = saga_jobs.declared(app)
+        if not [*app.jobs.find()]:
+            job.enqueue()
+        app.work(until_idle=True)
+        app.store.close()
+
+    def result(self):
+        """The job, once it has failed and all of it is undone, and what is on record of it."""
+        app = self.home()
+        job = next(app.jobs.find(), None)
+        known = None
+        if job is not None:
+            rows = [(one, one.arguments) for one in app.store.compensations(int(job.id))]
+            undoing = [(one, app.codec.decode(data)["args"][1]) for one, data in rows]
+            known = JobOnRecord(
+                job.status, job.error, job.compensation, [step.name for step in app.store.steps(int(job.id))], undoing
+            )
+        app.store.close()
+        over = known is not None and known.status == "failed" and known.compensation != "pending"
+        return (known if over else None), known
+
+
+class JobOnRecord(NamedTuple):
+    """What is on record of a job: its steps, and what undoes it, each with the id that it undoes."""
+
+    status: str
+    error: str | None
+    compensation: str
+    steps: list[str]
+    undoing: list
+
+
+def job_faults(snapshots, after) -> list[str]:
+    """All that is wrong, once the job has ended. `snapshots` are as for `faults`."""
+    if after is None or after[:3] != ("failed", "no money", "completed"):
+        return [f"ended as {after}"]
+    found: list[str] = []
+    lines = ledger()
+    for known, length in snapshots:
+        if known is None:
+            continue
+        again = [one for one in lines[length:] if one[0] == "do" and one[1] in known.steps]
+        again += [
+            ["undo", one.call, which]
+            for one, which in known.undoing
+            if one.state == "undone" and ["undo", which] in [[line[0], line[2]] for line in lines[length:]]
+        ]
+        found += [f"{one} was on record, and done again" for one in again]
+    undone = [one[2] for one in lines if one[0] == "undo"]
+    wanted = [which for _, which in reversed(after.undoing)]
+    if [*dict.fromkeys(undone)] != wanted:
+        found.append(f"undone in the order {undone}, registered in the reverse of {wanted}")
+    found += [f"{one[1:]} was done and never undone" for one in lines if one[0] == "do" and one[2] not in undone]
+    for one, which in after.undoing:
+        if (one.state, undone.count(which) > 1 + one.crashes) != ("undone", False):
+            found.append(f"{which} is {one.state}, undone {undone.count(which)} times, with {one.crashes} crashes on record")
+    return found
+
+
 def ledger() -> list[list[str]]:
     path = Path("ledger")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -271,22 +340,24 @@ def prepare(folder: Path) -> None:
 def trial(folder: Path, store: str, app: str, how: str, at: str | None) -> tuple[list[str], list[str]]:
     """What is wrong after a kill at this boundary, and the boundaries that were met."""
     prepare(folder)
-    one = Trial(store, app, how)
+    one = (JobTrial if how == "steps" else Trial)(store, app, how)
     code, met = in_child(one.go, at)
     if at is None:
         return ([] if code == 0 else [f"ended with {code}"]), met
     if code != -signal.SIGKILL:
         # How often a worker looks for jobs differs: it came to its end before that boundary.
-        return ([] if code == 0 and "turn" in at else [f"was not killed at {at}, but ended with {code}"]), met
+        return ([] if code == 0 and ("turn" in at or "claim" in at) else [f"was not killed at {at}, but ended with {code}"]), met
     before, known = one.result()
     snapshots = [(known, len(ledger()))]
     if before is not None and before.status == "failed":  # the end was on record: to run it again is a new round
-        return [f"killed at {at}: {fault}" for fault in faults(snapshots, before, known)], []
+        wrong = job_faults(snapshots, before) if how == "steps" else faults(snapshots, before, known)
+        return [f"killed at {at}: {fault}" for fault in wrong], []
     code, _ = in_child(one.go)
     if code != 0:
         return [f"after a kill at {at} it ended with {code}"], []
     after, rows = one.result()
-    return [f"killed at {at}: {fault}" for fault in faults(snapshots, after, rows)], []
+    wrong = job_faults(snapshots, after) if how == "steps" else faults(snapshots, after, rows)
+    return [f"killed at {at}: {fault}" for fault in wrong], []
 
 
 def storm(folder: Path, store: str, app: str, how: str, met: list[str], dice) -> tuple[list[str], int]:
@@ -338,4 +409,5 @@ def say(*lines: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.modules["sagas"] = sys.modules["__main__"]  # what steps call must meet the same boundaries
     main(*sys.argv[1:])

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from outlast.flow.results import StepRow as StepRow
     from outlast.jobs.handle import Artifact as Artifact
     from outlast.jobs.handle import AttemptRow as AttemptRow
+    from outlast.jobs.handle import Compensation as Compensation
     from outlast.jobs.handle import JobChange as JobChange
     from outlast.jobs.handle import JobFailed as JobFailed
     from outlast.jobs.handle import JobHandle as JobHandle
@@ -113,7 +114,7 @@ _ROOMS = {
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
     "flow": "Flow",
     "flow.results": "FlowFailed FlowInterrupted FlowResult StepRow",
-    "jobs.handle": "Artifact AttemptRow JobChange JobFailed JobHandle JobNotFound ResultTimeoutError",
+    "jobs.handle": "Artifact AttemptRow Compensation JobChange JobFailed JobHandle JobNotFound ResultTimeoutError",
     "jobs.job": "BoundJob Job",
     "jobs.queue": "Jobs QueueStats",
     "jobs.worker": "WorkResult",

@@ -25,6 +25,7 @@ class Durable(Protocol):
     """What the code of a job can have put on record while it runs."""
 
     def step(self, name: str, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def compensate(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def keep(self, name: str, raw: str | bytes) -> None: ...
     def finish_in(self, transaction: object, result: object) -> None: ...
     async def afinish_in(self, transaction: object, result: object) -> None: ...
@@ -221,6 +222,23 @@ class Context:
         The same name with other arguments is an error. A function that raises stores nothing.
         """
         return self._in_job("step").step(name, fn, args, kwargs)
+
+    @overload
+    def compensate(
+        self, fn: Callable[P, Coroutine[Any, Any, object]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def compensate(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    def compensate(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """
+        In a job: register what undoes a part of it, before that is done. If the job fails for good, all that is registered is
+        called, the last one first, by whichever worker is there; if it is tried again, succeeds or is cancelled, nothing is. An
+        async function gives an awaitable.
+
+        The function must be at the top level of a module, and its arguments such that they can be stored. The same call
+        registered twice is one. It may be called twice after a crash.
+        """
+        return self._in_job("compensate").compensate(fn, args, kwargs)
 
     def finish_in(self, transaction: object, *, result: Any = None) -> None:
         """

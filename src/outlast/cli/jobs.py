@@ -50,6 +50,7 @@ from outlast.report.jobs import (
 )
 from outlast.report.views import Shell, Views
 from outlast.settings.keys import seconds_of
+from outlast.store.compensations import in_all
 from outlast.store.records import FLOW, from_us
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
     from outlast.observe.figures import JobFigures
     from outlast.report.jobs import Answer, JobView, ScheduleView
+    from outlast.store.compensations import CompensationRecord
     from outlast.store.records import JobAttempt, JobRow, NewJob, QueueState, WorkerState
 
 jobs = typer.Typer(
@@ -383,7 +385,9 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
         since = "" if job.claimed_us is None else f", since {moment(from_us(job.claimed_us))} UTC"
         say(f"worker       {view.worker or 'one that is gone; its jobs are taken over within seconds'}{since}")
     elif view.worker is not None and job.status in {"failed", "cancelled"}:
-        say(f"worker       {view.worker}: its code still runs there, although the job has ended")
+        undone = any(one.state == "running" for one in view.compensations)
+        still = "it is being undone there" if undone else "its code still runs there, although the job has ended"
+        say(f"worker       {view.worker}: {still}")
     if job.wanted == "cancel" and job.status == "processing":
         say("wanted       to be cancelled; its worker was asked to")
     if job.ended_us is not None:
@@ -419,6 +423,23 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
             ("step", "done in attempt", "ended"),
             ((step.name, step.attempt, from_us(step.ended_us)) for step in view.steps),
             wrap=("step",),
+        )
+    if view.compensations:
+        say()
+        print_whole_table(
+            ("undone by", "of step", "status", "attempts", "ended", "error"),
+            (
+                (
+                    one.call,
+                    one.step or "",
+                    _undone(one, job.status),
+                    one.attempts,
+                    None if one.ended_us is None else from_us(one.ended_us),
+                    _said(one.error, one.error_class),
+                )
+                for one in view.compensations
+            ),
+            wrap=("undone by", "error"),
         )
     if view.artifacts:
         say()
@@ -502,7 +523,16 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
     if view.artifacts:
         newest = view.artifacts[-1]
         yield f"What it has kept: {command('jobs', 'artifact', str(job.id), newest.name)}"
-    if job.status == "failed":
+    undone = in_all(view.compensations, job.status)
+    standing = any(one.state == "registered" for one in view.compensations)
+    if undone == "failed":
+        yield f"To undo what still stands: {command('jobs', 'undo', str(job.id))}"
+        for one in view.compensations:
+            if one.state == "failed" and not one.closed and one.letter is not None:
+                yield f"If it was undone by hand: {command('dlq', 'archive', one.letter[:12], '--reason', 'undone by hand')}"
+    elif job.status == "cancelled" and standing:
+        yield f"To undo what it has done: {command('jobs', 'undo', str(job.id))}"
+    if job.status == "failed" and undone not in {"pending", "failed"}:
         yield f"Once the cause is gone: {command('jobs', 'requeue', str(job.id))}"
         if view.steps:
             yield f"To do its steps again, too: {command('jobs', 'requeue', str(job.id), '--from-start')}"
@@ -771,6 +801,27 @@ def cancel_jobs(
         answers = views.jobs.cancel(ids, reason=reason)
     _told(answers, as_json=as_json)
     _exit_unless_all(answers)
+
+
+@jobs.command("undo")
+def undo_jobs(
+    ids: Ids, *, reason: Why = "", store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+) -> None:
+    """Undo what could not be undone of failed jobs, once the cause is gone; and what cancelled jobs have done."""
+    with opened(store, app, jobs=ids) as views:
+        answers = views.jobs.undo(ids, reason=reason)
+        idle = views.jobs.idle()
+        where = stored_at(views, store, app)
+    _told(answers, as_json=as_json)
+    if idle and any(answer.done for answer in answers) and not as_json:
+        hint(no_worker(where))
+    _exit_unless_all(answers)
+
+
+def _undone(one: CompensationRecord, status: str) -> str:
+    """How far it is, for people."""
+    said = one.status(status).replace("_", " ")
+    return f"{said}, before the requeue" if one.closed else said
 
 
 def _told(answers: Sequence[Answer], *, as_json: bool) -> None:

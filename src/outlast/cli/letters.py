@@ -264,7 +264,8 @@ def show_letter(
     job, flow = is_of_job(letter), letter.kind in _OF_FLOWS
     say(f"dead letter  {letter.id}  ({letter.status})")
     if flow:
-        say(f"{_OF_FLOWS[letter.kind]:<12} {letter.stage} of {letter.pipeline}, in the run {letter.item_key}")
+        where = "run" if letter.run_id is not None else "job"
+        say(f"{_OF_FLOWS[letter.kind]:<12} {letter.stage} of {letter.pipeline}, in the {where} {letter.item_key}")
     elif job:
         state = "" if view.job is None else f", {view.job.job.status} in the queue {view.job.job.queue}"
         say(f"job          {letter.item_key} ({letter.pipeline}){state}")
@@ -370,7 +371,7 @@ def edit_letter(
         before = views.letters().show(views.letter_id(letter_id))
         if before.kind in _OF_FLOWS:
             refuse(
-                f"expected the dead letter of an item or a job, got: {before.id[:12]}, of a step: what that does is in its pipeline file.",
+                f"expected the dead letter of an item or a job, got: {before.id[:12]}, of a step: what that does is in its pipeline file, or in the code of its job.",
                 *_ways_of_flow(views, before, stored_at(views, store)),
             )
         letter = views.letters().edit(before.id, value, reason=reason)
@@ -501,13 +502,14 @@ def archive_letters(
         said = {} if reason is None else {"reason": reason}
         move = letters.unarchive if undo else letters.archive
         count = move(ids=known, **said, **_named(views, where))
-        undone = [] if undo or known is None else [one for one in known if letters.show(one).kind == "compensation"]
+        shown = [] if undo or known is None else map(letters.show, known)
+        undone = {"job" if one.run_id is None else "run" for one in shown if one.kind == "compensation"}
     if as_json:
         print_json({"opened" if undo else "archived": count})
     elif count:
         say(f"{'Opened' if undo else 'Archived'} {count:,}.")
-        if undone:
-            hint("When its run goes on, what could not be undone counts as undone by hand.")
+        for what in sorted(undone):
+            hint(f"When its {what} goes on, what could not be undone counts as undone by hand.")
     else:
         say(f"{'Opened' if undo else 'Archived'} 0: none of those that are {'archived' if undo else 'open'} fits.")
 
@@ -608,10 +610,14 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
         again = shlex.join(["outlast", "resume", record.run_key, "--from-step", step, *stored])
         return [f"Once the cause is gone, its flow does it again, and what needs it: {again}"]
     resume = shlex.join(["outlast", "resume", letter.item_key, *stored])
+    undo = shlex.join(["outlast", "jobs", "undo", letter.item_key, *stored])
     if letter.kind == "step":
         return [f"Once the cause is gone, its run goes on with it: {resume}"]
     archive = shlex.join(["outlast", "dlq", "archive", letter.id[:12], "--reason", "undone by hand", *stored])
-    return [f"Its run tries that first when it goes on: {resume}", f"If it was undone by hand: {archive}"]
+    again = f"Its run tries that first when it goes on: {resume}"
+    if letter.run_id is None:
+        again = f"Once the cause is gone, a worker tries it again: {undo}"
+    return [again, f"If it was undone by hand: {archive}"]
 
 
 def _refuse_flows(views: Views, known: list[str] | None, where: LetterFilter, store: str | None) -> None:
@@ -623,7 +629,7 @@ def _refuse_flows(views: Views, known: list[str] | None, where: LetterFilter, st
         return
     these = counted(len(ways), "dead letter is of a step", "dead letters are of steps")
     refuse(
-        f"expected dead letters of items or jobs, but {these} of a flow, whose run does it again.",
+        f"expected dead letters of items or jobs, but {these} of a flow, whose run does it again, or of what undoes a job.",
         *islice(dict.fromkeys(line for lines in ways for line in lines), 20),
     )
 

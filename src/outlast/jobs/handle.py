@@ -19,6 +19,7 @@ from outlast.kernel.frames import place_of
 from outlast.kernel.wording import counted, duration
 from outlast.settings.checks import Check
 from outlast.store.codec import Lost
+from outlast.store.compensations import in_all
 from outlast.store.records import from_us
 from outlast.store.upkeep import plain_key
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from outlast.kernel.aliases import Seconds, StopReason
     from outlast.store import Store
     from outlast.store.codec import Codec
+    from outlast.store.compensations import CompensationRecord
     from outlast.store.records import JobAttempt, JobRow
 
     class JobHome(Protocol):
@@ -152,11 +154,12 @@ class AttemptRow:
 class JobChange:
     """
     What an operator did to a job: requeued it, cancelled it or asked its worker to, or edited its arguments in its dead
-    letter. ``forgot steps`` goes before a requeue from the start. `by` is who, as far as known.
+    letter, or had what it has done undone (``undo``). ``forgot steps`` goes before a requeue from the start, and before one of a job that was
+    undone. `by` is who, as far as known.
     """
 
     at: datetime
-    change: Literal["requeued", "cancelled", "edited", "forgot steps"]
+    change: Literal["requeued", "cancelled", "edited", "forgot steps", "undo"]
     by: str | None = None
     reason: str | None = None
 
@@ -173,6 +176,31 @@ class Artifact:
     size: int
     cut: bool
     kept_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compensation:
+    """
+    What undoes a part of a job, in case that fails for good. `function` is where it is, `step` the one that has registered it.
+    `status`: ``registered`` while the job may still succeed, and if it was cancelled; ``not_needed`` if it has succeeded; then ``pending``,
+    ``running`` and ``completed``, or ``failed``: what it undoes still stands, and `dead_letter` is open. It is not `current` if the job was
+    requeued since.
+    """
+
+    function: str
+    step: str | None
+    status: Literal["registered", "pending", "running", "completed", "failed", "not_needed"]
+    registered_at: datetime
+    attempts: int = 0
+    crashes: int = 0
+    next_run_at: datetime | None = None
+    ended_at: datetime | None = None
+    error: str | None = None
+    error_class: str | None = None
+    error_type: str | None = None
+    stop_reason: StopReason | None = None
+    dead_letter: str | None = None
+    current: bool = True
 
 
 class JobHandle(Generic[T_co]):
@@ -299,6 +327,19 @@ class JobHandle(Generic[T_co]):
             for row in self._home.store.job_changes(self._number)
         ]
 
+    @property
+    def compensation(self) -> Literal["none", "pending", "completed", "failed"]:
+        """
+        Whether what the job has done was undone since it failed: ``pending`` until all of it is, ``failed`` if something still stands;
+        ``none`` if there is nothing to undo.
+        """
+        return in_all(self._home.store.compensations(self._number), self._row().status)
+
+    def compensations(self) -> Sequence[Compensation]:
+        """What its code has registered to undo it, the first one first; it is undone in the reverse order."""
+        status = self._row().status
+        return [_compensation(row, status) for row in self._home.store.compensations(self._number)]
+
     def artifacts(self) -> Sequence[Artifact]:
         """What its attempts have kept for people, the first one first."""
         self._row()
@@ -396,6 +437,8 @@ class JobHandle(Generic[T_co]):
         failed.add_note(
             "\n".join([*kind, *why, what, *lines]) if history else "\n".join([*kind, *why, "no attempt on record"])
         )
+        if standing := [one.function for one in self.compensations() if one.current and one.status == "failed"]:
+            failed.add_note(f"could not be undone, and still stands: {', '.join(standing)}")
         if history and history[-1].traceback is not None:
             failed.add_note(f"in its last attempt:\n{history[-1].traceback.rstrip()}")
         return failed
@@ -473,6 +516,25 @@ def _attempt(row: JobAttempt) -> AttemptRow:
         worker=row.worker,
         next_run_at=None if row.next_run_us is None else from_us(row.next_run_us),
         traceback=row.traceback,
+    )
+
+
+def _compensation(row: CompensationRecord, status: str) -> Compensation:
+    return Compensation(
+        function=row.call,
+        step=row.step,
+        status=row.status(status),
+        registered_at=from_us(row.registered_us),
+        attempts=row.attempts,
+        crashes=row.crashes,
+        next_run_at=None if row.due_us is None else from_us(row.due_us),
+        ended_at=None if row.ended_us is None else from_us(row.ended_us),
+        error=row.error,
+        error_class=row.error_class,
+        error_type=row.error_type,
+        stop_reason=row.stop_reason,
+        dead_letter=row.letter,
+        current=not row.closed,
     )
 
 

@@ -1,5 +1,5 @@
 """
-What the code of a job puts on record while it runs: the results of its steps, artifacts, and its own end.
+What the code of a job puts on record while it runs: the results of its steps, what undoes them, artifacts, and its own end.
 
     step    look ──► on record with these arguments: its result, and nothing is called
                  └─► not on record: call, encode, write under (job, token); only then is it returned
@@ -32,6 +32,7 @@ from outlast.errors import AttemptTimeoutError, ConfigurationError, LeaseLost, P
 from outlast.jobs import telling, transactions
 from outlast.jobs.handle import beside
 from outlast.jobs.outcome import succeeded
+from outlast.jobs.places import place_of
 from outlast.kernel.clock import REAL, ahead_us, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
@@ -39,6 +40,7 @@ from outlast.pipeline.stages import annotations_of
 from outlast.settings.callables import PLAIN, awaitable, kind_of, name_of
 from outlast.settings.checks import a_value_of
 from outlast.store.codec import Codec, Lost, types_in
+from outlast.store.compensations import MOST_COMPENSATIONS, NewCompensation
 from outlast.store.database import lock_patience
 from outlast.store.faults import StoreError, StoreUnavailable
 from outlast.store.jobs import MOST_BYTES
@@ -58,9 +60,10 @@ if TYPE_CHECKING:
     from outlast.store.codec import Kept
     from outlast.store.finishing import Finished
     from outlast.store.records import JobEnd, Lease
+    from outlast.store.steps import Put
 
     Place: TypeAlias = list[tuple[object, int]]  # calls, the outermost first, and the number of the attempt in each
-    Entry: TypeAlias = "tuple[OnRecord, NewStep | NewArtifact, asyncio.Future[None]]"
+    Entry: TypeAlias = "tuple[OnRecord, Put, asyncio.Future[None]]"
 
 _SOON = 0.02  # seconds between two looks at a transaction that is open
 _LONGEST = 0.5  # which become longer, up to this
@@ -104,6 +107,8 @@ class OnRecord:
         # there, and older programs read and write it so. The exact fingerprint lies beside the result. Where an older program
         # has stored that, the first call of this attempt counts.
         self._exact: dict[str, str] = {}
+        self._undoing: dict[str, int] = {}  # what is registered, by its fingerprint: its place
+        self._places_taken = 0  # by steps and by what undoes them, in the order in which they come on record
         self._turns: dict[str, threading.Lock] = {}
         self._aturns: dict[str, asyncio.Lock] = {}
         self._places: dict[str, Place] = {}  # of steps that cannot be compared: where each was called last
@@ -186,11 +191,20 @@ class OnRecord:
     def _learn(self) -> None:
         """Which steps are on record. Nothing is, in the very first attempt. Blocks."""
         job = self._active.job
-        found = () if job.made <= 1 else self._patiently(lambda: self._store.steps(job.id))
+        again = job.made > 1
+        found = self._patiently(lambda: self._store.steps(job.id)) if again else ()
+        undoing = self._patiently(lambda: self._store.compensations(job.id)) if again else ()
         known = {step.name: (step.arguments, step.payload) for step in found}
         with self._lock:
             if self._known is None:
                 self._known = known
+                self._undoing = {one.fingerprint: one.place for one in undoing if one.state == "registered"}
+                self._places_taken = max((one.place or 0 for one in (*found, *undoing)), default=0)
+
+    def _next_place(self) -> int:
+        with self._lock:
+            self._places_taken += 1
+            return self._places_taken
 
     def _refuse_unsure(self, wanted: Wanted) -> None:
         """
@@ -266,7 +280,8 @@ class OnRecord:
     def _row(self, wanted: Wanted, result: object) -> NewStep:
         job = self._active.job
         data = self._encoded(wanted, result)
-        return NewStep(job.id, job.token, job.made, wanted.name, wanted.arguments, self._payload, data)
+        place = self._next_place()
+        return NewStep(job.id, job.token, job.made, wanted.name, wanted.arguments, self._payload, data, place)
 
     def _encoded(self, wanted: Wanted, result: object) -> bytes:
         try:
@@ -318,6 +333,72 @@ class OnRecord:
         arguments = _digest(known)
         exact = arguments if len(whole) == len(args) else _digest(["call", _canonical(_parts(fn, args, kwargs), [])])
         return arguments, exact, unsure[0] if unsure else None
+
+    # -- what undoes it ----------------------------------------------------------------------------------------------
+
+    def compensate(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `Context.compensate`."""
+        is_async, call = undo_kind(fn, in_async_job=self._job.is_async)
+        data = self._call_data(fn, args, kwargs)
+        known = _digest(["undo", call, _canonical(args, []), _canonical(kwargs, [])])
+        return self._acompensate(call, data, known) if is_async else self._compensate(call, data, known)
+
+    def _compensate(self, call: str, data: bytes, known: str) -> None:
+        self._refuse_given_up()
+        if self._known is None:
+            self._learn()
+        row = self._undo_row(call, data, known)
+        if row is not None:
+            self._write(row)
+            self._undoing[known] = row.place
+
+    async def _acompensate(self, call: str, data: bytes, known: str) -> None:
+        self._refuse_given_up()
+        if self._known is None:
+            await beside(self._learn)
+        row = self._undo_row(call, data, known)
+        if row is not None:
+            await self._awrite(row)
+            self._undoing[known] = row.place
+
+    def _undo_row(self, call: str, data: bytes, known: str) -> NewCompensation | None:
+        """What is put on record; None if it is there. The same function with the same arguments undoes the same thing."""
+        job, inside = self._active.job, _inside.get()
+        with self._lock:
+            if known in self._undoing:
+                return None
+            if len(self._undoing) >= MOST_COMPENSATIONS:
+                message = (
+                    f"expected a job to register at most {MOST_COMPENSATIONS:,} functions that undo it, got: another one of {self._job.kind}. "
+                    "It is not registered. Let one function undo several things, or enqueue a job for each of them."
+                )
+                raise PermanentFailure(message, error_class="code_error")
+            self._places_taken += 1
+            place = self._places_taken
+        return NewCompensation(
+            job.id, job.token, job.made, place, call, data, known, inside[-1] if inside else None
+        )
+
+    def _call_data(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The arguments as they are stored; what cannot be stored is refused before anything is done."""
+        try:
+            kept: Kept = self._job.home.codec.keep({"args": [*args], "kwargs": kwargs})
+            lacks = kept.lacks(self._classes(fn)) if kept.classes else []
+            if lacks:
+                why = f"a value of {' and '.join(lacks)}, whose class no parameter of {name_of(fn)} names. Annotate it."
+            elif len(kept.data) > MOST_BYTES:
+                why = f"{len(kept.data):,} bytes. Pass the name of large data, not the data."
+            else:
+                return kept.data
+        except RecursionError:
+            why = "something that is nested too deeply."
+        except Exception as error:  # noqa: BLE001 - somebody else's class may fail in any way
+            why = f"a value of type {getattr(error, 'kind', type(error).__name__)}. Pass its id, and let the function find it."
+        message = (
+            f"expected arguments of {name_of(fn)} that can be stored, in at most {MOST_BYTES:,} bytes, since another process may have to undo "
+            f"{self._job.kind}, got: {why} Nothing is registered."
+        )
+        raise PermanentFailure(message, error_class="code_error")
 
     # -- artifacts ---------------------------------------------------------------------------------------------------
 
@@ -372,21 +453,21 @@ class OnRecord:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def _write(self, row: NewStep | NewArtifact) -> None:
+    def _write(self, row: Put) -> None:
         """Blocks until it is on record."""
         (mine,) = self.put([row])
         self.written(mine=mine)
 
-    def put_at_once(self, row: NewStep | NewArtifact) -> bool | None:
+    def put_at_once(self, row: Put) -> bool | None:
         """As `put`, if that needs no wait at all; None if it does, or fails."""
-        if len(row.result if isinstance(row, NewStep) else row.data) > _SMALL:
+        if isinstance(row, NewCompensation) or len(row.result if isinstance(row, NewStep) else row.data) > _SMALL:
             return None
         try:
             return self._store.put_at_once(row, ahead_us=ahead_us())
         except StoreError:  # it is tried again where there is time
             return None
 
-    def put(self, rows: Sequence[NewStep | NewArtifact]) -> list[bool]:
+    def put(self, rows: Sequence[Put]) -> list[bool]:
         """Write these, and perhaps those of other jobs of the same worker; of each, whether its job is still its own. Blocks."""
         done: list[bool] | None = self._patiently(lambda: self._put(rows))
         if done is None:
@@ -397,7 +478,7 @@ class OnRecord:
             raise StoreUnavailable(message, error_class="database_connection", locked=True)
         return done
 
-    def _put(self, rows: Sequence[NewStep | NewArtifact]) -> list[bool] | None:
+    def _put(self, rows: Sequence[Put]) -> list[bool] | None:
         """As `put`; None if the store is locked, which is not to be waited for once more."""
         # A thread that the job has started itself has variables of its own.
         token = lock_patience.set(self._active.runner.lock_patience)
@@ -415,7 +496,7 @@ class OnRecord:
         tenure = self._active.tenure
         return None if tenure is None else tenure.lease
 
-    async def _awrite(self, row: NewStep | NewArtifact) -> None:
+    async def _awrite(self, row: Put) -> None:
         if not self._in_loop():  # an event loop that the job has made for itself
             await beside(lambda: self._write(row))
             return
@@ -666,6 +747,10 @@ class HereAndNow:
     def keep(self, name: str, raw: str | bytes) -> None:
         artifact_data(name, raw)
 
+    def compensate(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002 - nothing is kept
+        is_async, _ = undo_kind(fn, in_async_job=self._is_async)
+        return _nothing() if is_async else None
+
     def finish_in(self, transaction: object, result: object) -> None:  # noqa: ARG002 - there is no job to end
         if (problem := transactions.refusal(transaction)) is not None:
             raise ConfigurationError(problem)
@@ -691,6 +776,33 @@ def step_kind(name: object, fn: Any, *, in_async_job: bool) -> bool:
         )
         raise ConfigurationError(message)
     return kind == "async"
+
+
+def undo_kind(fn: Any, *, in_async_job: bool) -> tuple[bool, str]:
+    """Whether what undoes a part of a job is async, and where other processes find it; `ConfigurationError` if they cannot."""
+    if not callable(fn):
+        message = f"expected a function that undoes something, got: {a_value_of(fn)}. Pass the function itself, then its arguments."
+        raise ConfigurationError(message)
+    kind, runs = kind_of(fn), _loop_runs()
+    if "generator" in kind:
+        raise ConfigurationError(f"expected a function that returns to undo something, got: the {kind} function {name_of(fn)}.")
+    if kind == "sync" and in_async_job and runs:
+        message = (
+            f"expected an async function in an async job, got: {name_of(fn)}. To register it would hold up the event loop: write "
+            f"`await asyncio.to_thread(outlast.current().compensate, {name_of(fn)}, ...)`."
+        )
+        raise ConfigurationError(message)
+    if kind == "async" and not runs:
+        message = (
+            f"expected a function that is not async where nothing can be awaited, got: {name_of(fn)}, which would never be registered. "
+            "Pass one that blocks, or make the job async and write `await outlast.current().compensate(...)`."
+        )
+        raise ConfigurationError(message)
+    return kind == "async", place_of(fn)
+
+
+async def _nothing() -> None:
+    return
 
 
 async def _patient(futures: list[asyncio.Future[Any]]) -> None:
@@ -912,7 +1024,7 @@ class ResultWriter:
         self._busy = False
         self._thread: threading.Thread | None = None
 
-    def put(self, whose: OnRecord, row: NewStep | NewArtifact) -> asyncio.Future[None]:
+    def put(self, whose: OnRecord, row: Put) -> asyncio.Future[None]:
         """Have this written; done when it is, or with what has prevented it. In the loop."""
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(_look)
@@ -958,7 +1070,7 @@ class ResultWriter:
                 return
 
 
-def _together(rows: Sequence[tuple[OnRecord, NewStep | NewArtifact]]) -> list[bool | Exception]:
+def _together(rows: Sequence[tuple[OnRecord, Put]]) -> list[bool | Exception]:
     """Of each, whether its job was still this worker's, or what has prevented the write."""
     try:
         return list(rows[0][0].put([row for _, row in rows]))

@@ -114,6 +114,20 @@ class Jobs:
         number, said = int(self.get(id).id), _reason(reason)
         return self._home.store.cancel_job(number, by=this_user(), reason=said, ahead_us=ahead_us())
 
+    def undo(self, id: str, /, *, reason: str = "") -> JobHandle[Any]:  # noqa: A002 - as above
+        """
+        Have undone what could not be undone of a failed job, or all that a cancelled one has registered; workers do it. Who did it and
+        the `reason` are among its `changes`.
+        """
+        handle = self.get(id)
+        if not self._home.store.undo_job(int(handle.id), by=this_user(), reason=_reason(reason), ahead_us=ahead_us()):
+            message = (
+                f"expected the job {handle.id} to be failed with something that could not be undone, or cancelled with something registered, "
+                f"got: {handle.status}, and nothing of it is to be undone."
+            )
+            raise ConfigurationError(message)
+        return handle
+
     def pause(self, queue: str, /) -> None:
         """Start no further job of this queue, on any worker, until `resume`. What has begun goes on."""
         self._home.store.pause_queue(_queue(queue))

@@ -45,6 +45,7 @@ from outlast.work.threads import Threads, begun_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from contextvars import Context as Variables
     from types import FrameType
     from typing import TypeAlias
 
@@ -463,6 +464,11 @@ class JobRunner:
         from outlast.jobs.onrecord import ResultWriter
 
         return ResultWriter(self.loop, self._base.copy())
+
+    @property
+    def base(self) -> Variables:
+        """The variables that the code of a job begins with."""
+        return self._base
 
     def close(self) -> None:
         """Begin nothing more."""

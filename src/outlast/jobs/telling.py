@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from outlast.jobs.running import ActiveJob
+    from outlast.store.compensations import CompensationEnd, CompensationRecord, UndoneJob
     from outlast.store.records import ClaimedJob, DeadLetterRow, JobEnd, Orphan, Rescue, Rescued
 
 
@@ -114,6 +115,33 @@ def rescued(app: str, jobs: Sequence[Rescued], failures: Mapping[int, SweptFailu
         emit(JobFailed(**_who(orphan, max_attempts), **error, duration=took_us / 1e6, reason=rescue.stop_reason))
         if rescue.letter is not None:
             _letter(orphan, rescue.letter, error)
+
+
+def undoing(what: str, job: UndoneJob, one: CompensationRecord, end: CompensationEnd | None) -> None:
+    """Something that a failed job has done is being undone (triggered), is undone (completed), or could not be (failed)."""
+    if not heard():
+        return
+    from outlast.observe import events
+
+    who: dict[str, Any] = {
+        "pipeline": job.kind,
+        "job_id": str(job.id),
+        "kind": job.kind,
+        "queue": job.queue,
+        "step_id": one.step or job.kind,
+        "component": one.call,
+    }
+    if what == "triggered":
+        because = "its job was cancelled" if job.state == "cancelled" else f"its job failed: {job.error or ''}"
+        emit(events.CompensationTriggered(**who, because=because))
+    elif what == "completed":
+        emit(events.CompensationCompleted(**who))
+    elif end is not None:
+        error = {"error": end.error or "", "error_type": end.error_type or "", "error_class": end.error_class or ""}
+        emit(events.CompensationFailed(**who, **error, reason=end.stop_reason))
+        if end.letter is not None:
+            letter = {"letter_id": end.letter.id, "item_id": str(job.id), "step_id": end.letter.stage}
+            emit(events.DeadLetterEnqueue(pipeline=job.kind, **letter, **error))
 
 
 def _letter(job: ClaimedJob | Orphan, letter: DeadLetterRow, error: Mapping[str, Any]) -> None:

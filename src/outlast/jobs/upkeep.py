@@ -50,7 +50,7 @@ _tidied: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # when retention w
 class Upkeep:
     """
     The thread. In the loop, `woken` is called when jobs were brought back, `alone` when some wait to run with nothing
-    beside them.
+    beside them, `undo` when failed ones are to be undone.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Upkeep:
         loop: asyncio.AbstractEventLoop,
         *,
         alone: Callable[[], None],
+        undo: Callable[[], None],
         woken: Callable[[], None],
         sure: Callable[[], bool],
     ) -> None:
@@ -76,6 +77,7 @@ class Upkeep:
         self._versions = {name: kind.declared.version for name, kind in kinds.items()}
         self._loop = loop
         self._alone = alone
+        self._undo = undo
         self._woken = woken
         self._sure = sure
         self._failures: dict[int, SweptFailure] = {}  # of the sweep that is under way
@@ -163,6 +165,8 @@ class Upkeep:
                 self._tell(self._woken)
         if self._store.waits_alone(self._queues, self._versions):
             self._tell(self._alone)
+        if self._store.undoing_waits(self._queues, self._versions, ahead_us=ahead_us()):
+            self._tell(self._undo)
 
     def _decide(self, orphan: Orphan) -> Rescue:
         kind, world = self._kinds.get(orphan.kind), here.get()

@@ -5,6 +5,7 @@ The worker: it claims jobs, runs them, records how they ended, and gives back wh
     run        `running`: in the event loop, in threads, in child processes
     end        `outcome` decides, the next turn records it; the slot is free at once
     wait       for a notification, for what is due next, or a second
+    undo       what failed jobs have registered (`undoing`), beside those that run
     drain      on a signal: claim nothing, let jobs end, then cancel them and give them back, which costs no attempt
 
 While the store cannot be reached, ends wait for it. If the lease was not renewed for 0.7 of its time, somebody else may
@@ -30,6 +31,7 @@ from outlast.jobs.own import own_jobs
 from outlast.jobs.running import JobRunner, Kind
 from outlast.jobs.schedules import Scheduler
 from outlast.jobs.tenure import Tenure, register
+from outlast.jobs.undoing import Undoer
 from outlast.jobs.upkeep import Upkeep
 from outlast.jobs.waking import waking_for
 from outlast.kernel.clock import REAL, Stop, ahead_us, here
@@ -328,6 +330,14 @@ class Worker:
             returned=self._returned,
             stop=self._cutting_short,
         )
+        self._undoer = Undoer(
+            self._runner,
+            kinds,
+            None if self._bounds is None else self._queues,
+            codec=self._home.codec,
+            app=self._home.name,
+            changed=self._undone,
+        )
         upkeep = Upkeep(
             self._home,
             store,
@@ -335,6 +345,7 @@ class Worker:
             None if self._bounds is None else self._queues,
             loop,
             alone=self._leave_room,
+            undo=self._look_for_undoing,
             woken=self._woken,
             sure=self._sure,
         )
@@ -425,6 +436,7 @@ class Worker:
         )
         self._watch()
         self._ask()
+        self._look_for_undoing()
 
     async def _registered(self, store: Store, queues: tuple[str, ...] | None) -> Lease:
         """
@@ -478,6 +490,7 @@ class Worker:
     async def _farewell(self) -> None:
         """Let what was cancelled end, and have all that has ended on record."""
         if self._cutting:
+            await self._undoer.close(_FAREWELL)
             until = REAL.clock.monotonic() + _FAREWELL
             while self._running and (left := until - REAL.clock.monotonic()) > 0:
                 tasks = [one.task for one in self._running if one.task is not None]
@@ -571,6 +584,7 @@ class Worker:
         if self._loop is not None:
             self._loop.call_later(self._drain, self._cut)
         if self._tenure is not None:
+            self._undoer.end()
             self._runner.halt([*self._running])
         self._check()
 
@@ -581,13 +595,17 @@ class Worker:
         self._cutting_short.set()
         for active in [*self._running]:
             self._runner.give_up(active, "release")
+        if self.opened and hasattr(self, "_undoer"):
+            self._undoer.cut()
         if not self._done.done():
             self._done.set_result(None)
 
     def _check(self) -> None:
         """Whether nothing is left to do for a worker that drains."""
         tenure = self._tenure
-        if self._draining and not self._running and (tenure is None or tenure.turns.settled) and not self._done.done():
+        if self._running or (tenure is not None and (self._undoer.busy or not tenure.turns.settled)):
+            return
+        if self._draining and not self._done.done():
             self._done.set_result(None)
 
     def _failed(self, tenure: Tenure, error: BaseException) -> None:
@@ -876,6 +894,8 @@ class Worker:
             self._judge(turn.idle, alone=turn.alone)
         elif self._polling is None:
             self._poll(min(POLL, max(_SOON, self._next_due_at - asyncio.get_running_loop().time())))
+        if turn.released or any(end.state == "failed" for end in turn.ends):
+            self._undoer.look(tenure)
         if turn.released or (self._until_idle and not self._running and turn.idle is None):
             self._asked = True
         if self._asked:
@@ -989,6 +1009,8 @@ class Worker:
     def _judge(self, idle: Idle, *, alone: bool) -> None:
         """Nothing could be claimed: how long to wait, and for what."""
         self._later = idle
+        if idle.undo:
+            self._look_for_undoing()
         due, again, self._again = idle.due and not self._running, self._again, False
         self._next_due_at = asyncio.get_running_loop().time() + (0.0 if due else _until_due(idle))
         if not self._until_idle:
@@ -1000,7 +1022,7 @@ class Worker:
             else:
                 self._poll(_SOON if due else min(POLL, _until_due(idle)))
             return
-        if self._running or self._asked:
+        if self._running or self._asked or self._undoer.busy:
             return
         if idle.alone and not alone and not idle.processing:
             self._wants_alone = self._asked = True
@@ -1014,9 +1036,23 @@ class Worker:
         elif not self._done.done():
             self._done.set_result(None)
 
+    def _look_for_undoing(self) -> None:
+        """Failed jobs may have to be undone."""
+        if not (self._draining or self._fenced or self._done.done()):
+            self._undoer.look(self._tenure)
+
+    def _undone(self, done: bool) -> None:  # noqa: FBT001 - as a callback has it
+        """Nothing is being undone any more."""
+        if self._draining:
+            self._check()
+        elif done:
+            self._ask()
+        elif self._until_idle:
+            self._poll(_SOON)
+
     async def _ring(self) -> None:
         while True:
-            if await self._timers.due(busy=bool(self._running)):
+            if await self._timers.due(busy=bool(self._running) or self._undoer.busy):
                 self._ask()
 
     # -- jobs --------------------------------------------------------------------------------------------------------

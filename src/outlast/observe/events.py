@@ -452,8 +452,21 @@ class IdempotencyHit(FlowEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompensationTriggered(FlowEvent):
-    """A run has failed for good, or is cancelled, and a step that has been done is being undone."""
+class CompensationEvent(FlowEvent):
+    """
+    Something that was done is undone: a step of a flow's run, with its `run_key`; or a part of a durable job, with its `job_id`,
+    `kind` and `queue`. There `step_id` is the step that has registered it, else the kind, and `component` is the function.
+    """
+
+    run_key: str | None = None  # type: ignore[assignment]  # of a flow
+    job_id: str | None = None
+    kind: str | None = None
+    queue: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompensationTriggered(CompensationEvent):
+    """A run or a job has failed for good, or is cancelled, and something that has been done is being undone."""
 
     level: ClassVar[str] = "warning"
     _says: ClassVar[str] = "{0.step_id} is being undone by {0.component}: {0.because}"
@@ -462,15 +475,15 @@ class CompensationTriggered(FlowEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompensationCompleted(FlowEvent):
-    """A step is undone; it counts as not done."""
+class CompensationCompleted(CompensationEvent):
+    """A step, or a part of a job, is undone; it counts as not done."""
 
     _says: ClassVar[str] = "{0.step_id} is undone"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompensationFailed(FlowEvent):
-    """A step could not be undone: what it has done still stands. The others are undone all the same."""
+class CompensationFailed(CompensationEvent):
+    """A step, or a part of a job, could not be undone: what it has done still stands. The others are undone all the same."""
 
     level: ClassVar[str] = "error"
     _says: ClassVar[str] = "{0.step_id} could not be undone: {0.error_type} ({0.error_class}): {0.error}"

@@ -113,7 +113,7 @@ RUNS = Metric(
 STEPS_UNDONE = Metric(
     "outlast_compensations_total",
     ("pipeline", "status"),
-    "Steps of flows that were being undone (triggered), are undone (completed), or could not be (failed).",
+    "Steps of flows, and parts of jobs, that were being undone (triggered), are undone (completed), or could not be (failed).",
 )
 KEY_HITS = Metric(
     "outlast_idempotency_hits_total",

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.frames import place_of
 from outlast.kernel.redact import masked, sanitise
-from outlast.kernel.wording import process_of
+from outlast.kernel.wording import counted, process_of
 from outlast.observe.figures import figures_of
+from outlast.store.compensations import in_all
 from outlast.store.faults import StoreRefused
 from outlast.store.records import FLOW, JOB_STATES, from_us
 from outlast.store.upkeep import is_hash, plain_key
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         WorkerKinds,
         WorkerState,
     )
+    from outlast.store.compensations import CompensationRecord
     from outlast.store.steps import ArtifactRecord, StepRecord
 
 STATUSES: tuple[JobStatus, ...] = tuple(JOB_STATES)
@@ -56,6 +58,13 @@ _OVER = {
     "succeeded": "it has succeeded already.",
     "failed": "it has failed already.",
     "cancelled": "it is cancelled already.",
+}
+_NOT_UNDONE = {
+    "queued": "it may still succeed. Cancel it first.",
+    "processing": "it may still succeed. Cancel it first.",
+    "succeeded": "it has succeeded, and nothing of it is undone.",
+    "failed": "nothing that it has done still stands and could be undone, or a worker is at it.",
+    "cancelled": "it has registered nothing that undoes it, or all of that is undone.",
 }
 _WAITS = {
     "alone": "Two of its workers have died: a worker that has nothing else takes it.",
@@ -76,6 +85,7 @@ class JobView(NamedTuple):
     steps: Sequence[StepRecord] = ()
     artifacts: Sequence[ArtifactRecord] = ()
     changes: Sequence[JobChangeRow] = ()
+    compensations: Sequence[CompensationRecord] = ()
 
 
 class FlowOfJob(NamedTuple):
@@ -149,6 +159,7 @@ class JobViews:
             self._store.steps(job.id),
             self._store.artifacts(job.id),
             self._store.job_changes(job.id),
+            self._store.compensations(job.id),
         )
 
     def artifact(self, wanted: str, name: str, attempt: int | None, codec: Codec) -> str | bytes:
@@ -261,6 +272,16 @@ class JobViews:
         asked = "its worker" if owner is None else process_of(owner)
         return Answer(str(number), done=True, said=f"asked {asked} to stop; it hears that within seconds")
 
+    def undo(self, ids: Sequence[str], *, reason: str = "") -> list[Answer]:
+        """Have undone what failed and cancelled jobs have done, and still stands; what became of each."""
+        return [self._undo(number, sanitise(reason)) for number in _numbers(ids)]
+
+    def _undo(self, number: int, reason: str) -> Answer:
+        count = self._store.undo_job(number, by=this_user(), reason=reason)
+        if count:
+            return Answer(str(number), done=True, said=f"{counted(count, 'function')} to be called, by a worker")
+        return self._refused(number, _NOT_UNDONE)
+
     def _refused(self, number: int, why: Mapping[str, str]) -> Answer:
         job = self._store.job(number)
         # One that fits again by now was moved by somebody else in between.
@@ -369,6 +390,26 @@ def job_view_document(view: JobView, codec: Codec, *, reveal: bool = False) -> d
         "changes": [job_change_document(change) for change in view.changes],
         "steps": [
             {"name": step.name, "attempt": step.attempt, "ended_at": from_us(step.ended_us)} for step in view.steps
+        ],
+        "compensation": in_all(view.compensations, view.job.status),
+        "compensations": [
+            {
+                "function": one.call,
+                "step": one.step,
+                "status": one.status(view.job.status),
+                "registered_at": from_us(one.registered_us),
+                "attempts": one.attempts,
+                "crashes": one.crashes,
+                "next_run_at": _instant(one.due_us),
+                "ended_at": _instant(one.ended_us),
+                "error": one.error,
+                "error_type": one.error_type,
+                "error_class": one.error_class,
+                "stop_reason": one.stop_reason,
+                "dead_letter": one.letter,
+                "current": not one.closed,
+            }
+            for one in view.compensations
         ],
         "artifacts": [
             {

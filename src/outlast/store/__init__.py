@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from outlast.store.address import Address
+from outlast.store.compensations import Compensations
 from outlast.store.faults import StoreError as StoreError
 from outlast.store.faults import StoreRefused as StoreRefused
 from outlast.store.faults import StoreUnavailable as StoreUnavailable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Schema
 
 
-class Store(Runs, Items, Letters, Jobs, Steps, Flows, Idempotency, Schedules, Tallies, Upkeep, Figures):
+class Store(Runs, Items, Letters, Jobs, Steps, Compensations, Flows, Idempotency, Schedules, Tallies, Upkeep, Figures):
     """All that one app keeps, in one database. Two apps may share a database and see nothing of each other."""
 
     def __init__(self, database: Database, *, app: str = "default") -> None:

@@ -16,7 +16,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from outlast.store import turns, unique
+from outlast.store import compensations, turns, unique
 from outlast.store.faults import StoreRefused
 from outlast.store.finishing import Finishing
 from outlast.store.leases import fenced
@@ -104,6 +104,9 @@ class Jobs(Finishing):
     if TYPE_CHECKING:
 
         def _served(self, tx: Transaction) -> dict[str, WorkerKinds]: ...
+        def undoing_left(
+            self, queues: Collection[str] | None, kinds: Mapping[str, int], now: int
+        ) -> tuple[int, int, int, int | None]: ...
 
     # -- enqueue -------------------------------------------------------------------------------------------------------
 
@@ -546,7 +549,7 @@ class Jobs(Finishing):
             )
             if found is None or found[1] not in {"failed", "cancelled"}:
                 return False
-            worker, _, kind, key, letter, now = found
+            worker, state, kind, key, letter, now = found
             to: JobState = "ready" if worker is None else "held"
             if from_start and worker is not None:
                 message = (
@@ -555,6 +558,7 @@ class Jobs(Finishing):
                 )
                 raise StoreRefused(message, error_class="data_error")
             self._refuse_taken(tx, id, kind, key)
+            undone = compensations.close_round(database, tx, self.app, id, state)
             try:
                 tx.execute(
                     f"update outlast_jobs set state = '{to}', token = token + {int(worker is None)}, due = ?, attempts = 0, crashes = 0, began = null, "
@@ -569,6 +573,7 @@ class Jobs(Finishing):
             if from_start:
                 # Under the lock of the job, which has no worker: nobody writes a step in between.
                 tx.execute("delete from outlast_steps where kind = 'job' and owner = ?", id)
+            if from_start or undone:
                 self._note_change(tx, id, "forgot steps", now, by, reason)
             self._note_change(tx, id, "requeued", now, by, reason)
             if letter is not None:
@@ -741,6 +746,7 @@ class Jobs(Finishing):
         Jobs of paused queues do not count.
         """
         database, app = self._database, self.app
+        queues = None if queues is None else tuple(queues)
         known, values = turns.known_kinds(database, kinds)
         where = f"app = ? and ({known})"
         given: list[Any] = [app, *values]
@@ -752,17 +758,27 @@ class Jobs(Finishing):
         later = f"{free} and state = 'waiting' and due > instant"
         few = f"(select count(*) from (select 1 as one from outlast_jobs where {free} and %s limit {_COUNTED}) few)"
         # One statement: a worker asks this whenever it finds nothing, and can be told of no job before the answer.
-        ready, alone, over, processing, left, next_due, now = database.row(
+        ready, alone, over, processing, left, next_due, now, undone = database.row(
             f"select ready, alone, over, processing, case when ready + alone + over + processing > 0 then 0 else "
             f"(select count(*) from outlast_jobs where {later}) end, "
-            f"(select due from outlast_jobs where {later} order by due limit 1), instant from (select instant, "
+            f"(select due from outlast_jobs where {later} order by due limit 1), instant, "
+            f"exists (select 1 from outlast_compensations where app = ? and state in {compensations.OPEN}) from (select instant, "
             f"""{few % "state = 'ready'"} as ready, {few % "state = 'alone'"} as alone, """
             f"""{few % "state = 'waiting' and due <= instant"} as over, """
             f"(select count(*) from outlast_jobs where {where} and state in ('processing', 'held')) as processing "
             f"from (select {database.now} + ? as instant) clock) seen",
-            *(*given * 6, int(ahead_us)),
+            *(*given * 2, app, *given * 4, int(ahead_us)),
         )
-        return Idle(min(ready + alone + over, _COUNTED), processing, left, next_due, now, alone > 0)
+        found = Idle(min(ready + alone + over, _COUNTED), processing, left, next_due, now, alone > 0)
+        if not undone:  # as nearly always
+            return found
+        due, taken, waiting, first = self.undoing_left(queues, kinds, now)
+        return found._replace(
+            undo=due,
+            processing=processing + taken,
+            later=left + waiting,
+            next_due_us=min((at for at in (next_due, first) if at is not None), default=None),
+        )
 
     def waits_alone(self, queues: Collection[str] | None, kinds: Mapping[str, int]) -> bool:
         """Whether a job of these kinds, in these queues (None: in all), can be claimed that must run alone."""

@@ -843,7 +843,8 @@ class Idle(NamedTuple):
     """
     What is left to do: jobs that are due, that are processed (or held), that are due later, and when the first of
     those is. `due` counts no further than 1,000; `later` is counted only if nothing else is left. `now_us` is when this
-    was seen. `alone`: some of those that are due must run with nothing beside them.
+    was seen. `alone`: some of those that are due must run with nothing beside them. `undo` are ended jobs that are to be undone
+    now; those that are being undone count as processed, and those that are to be later as due later.
     """
 
     due: int
@@ -852,6 +853,7 @@ class Idle(NamedTuple):
     next_due_us: int | None
     now_us: int = 0
     alone: bool = False
+    undo: int = 0
 
 
 class WorkerKinds(NamedTuple):

@@ -14,26 +14,32 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from outlast.store.compensations import NewCompensation
 from outlast.store.leases import label
 from outlast.store.records import storable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from outlast.store.database import Database, Transaction
     from outlast.store.records import Lease
 
+    #: What the code of a job puts on record.
+    Put: TypeAlias = "NewStep | NewArtifact | NewCompensation"
+
 MOST_STEPS = 1000  # of one job
 MOST_ARTIFACTS = 100  # of one attempt
 LONGEST_NAME = 200  # characters of the name of a step or an artifact: an index holds it
-_STEP = "kind, owner, name, arguments, payload, result, token, attempt, ended"
+_STEP = "kind, owner, name, arguments, payload, result, place, token, attempt, ended"
+_COMPENSATION = "app, job, place, state, call, arguments, fingerprint, step, attempt, registered"
 _ARTIFACT = "kind, owner, attempt, name, data, size, cut, kept"
 
 
 class NewStep(NamedTuple):
     """
     A step that a job has done. `arguments` and `payload` are fingerprints: of what the step was called with, and of what
-    the job was enqueued with.
+    the job was enqueued with. `place` counts steps and what undoes them, in the order in which they come on record.
     """
 
     job: int
@@ -43,6 +49,7 @@ class NewStep(NamedTuple):
     arguments: str
     payload: str
     result: bytes
+    place: int | None = None
 
 
 class NewArtifact(NamedTuple):
@@ -65,6 +72,7 @@ class StepRecord(NamedTuple):
     payload: str
     attempt: int
     ended_us: int
+    place: int | None = None
 
 
 class ArtifactRecord(NamedTuple):
@@ -84,7 +92,7 @@ class Steps:
     app: str
 
     def put_results(
-        self, rows: Sequence[NewStep | NewArtifact], lease: Lease | None = None, *, ahead_us: int = 0
+        self, rows: Sequence[Put], lease: Lease | None = None, *, ahead_us: int = 0
     ) -> list[bool]:
         """
         Write what jobs have done and kept, in one transaction; of each, whether its job was still its writer's. What has
@@ -93,7 +101,8 @@ class Steps:
         database = self._database
         name = "" if lease is None else label(self.app, lease.kind, lease.key)
         said = (name, database.patience) if database.said else ()
-        batches = not database.arrays  # only SQLite has another way to be quick than a flush
+        # Only SQLite has another way to be quick than a flush; what undoes something must not be lost.
+        batches = not database.arrays and not any(isinstance(row, NewCompensation) for row in rows)
         if len(rows) == 1:
             sql, values = self._put(rows[0], said, ahead_us)
             return [database.written(sql, *values, batches=batches) > 0]
@@ -105,24 +114,29 @@ class Steps:
                 done[place] = tx.execute(sql, *values).rowcount > 0
         return done
 
-    def put_at_once(self, row: NewStep | NewArtifact, *, ahead_us: int = 0) -> bool | None:
+    def put_at_once(self, row: Put, *, ahead_us: int = 0) -> bool | None:
         """As `put_results` for one row, in an event loop: None if it had to wait for anything, and nothing is written."""
+        if isinstance(row, NewCompensation):
+            return None
         sql, values = self._put(row, (), ahead_us)
         done = self._database.written_at_once(sql, *values)
         return None if done is None else done > 0
 
-    def _put(self, row: NewStep | NewArtifact, said: tuple[str, ...], ahead_us: int) -> tuple[str, tuple[Any, ...]]:
-        step, artifact = _statements(type(self._database), int(ahead_us))
+    def _put(self, row: Put, said: tuple[str, ...], ahead_us: int) -> tuple[str, tuple[Any, ...]]:
+        step, artifact, undo = _statements(type(self._database), int(ahead_us))
         whose = (*said, row.job, row.token, self.app)
         if isinstance(row, NewStep):
-            return step, (storable(row.name), row.arguments, row.payload, row.result, row.attempt, *whose)
+            return step, (storable(row.name), row.arguments, row.payload, row.result, row.place, row.attempt, *whose)
+        if isinstance(row, NewCompensation):
+            called = (row.call, row.arguments, row.fingerprint, None if row.step is None else storable(row.step))
+            return undo, (row.place, *called, row.attempt, *whose)
         return artifact, (row.attempt, storable(row.name), row.data, row.size, row.cut, *whose)
 
     def steps(self, job: int, /) -> list[StepRecord]:
         """The steps that a job has done, the first one first."""
         with self._database.reading() as tx:
             rows = tx.rows(
-                "select name, arguments, payload, attempt, ended from outlast_steps where kind = 'job' and owner = ? "
+                "select name, arguments, payload, attempt, ended, place from outlast_steps where kind = 'job' and owner = ? "
                 "and exists (select 1 from outlast_jobs where app = ? and id = ?) order by ended, name",
                 *(job, self.app, job),
             )
@@ -161,19 +175,23 @@ class Steps:
 
 
 @lru_cache(maxsize=16)
-def _statements(database: type[Database], ahead_us: int) -> tuple[str, str]:
-    """How a step and an artifact are put on record; the same text each time, which drivers keep prepared."""
+def _statements(database: type[Database], ahead_us: int) -> tuple[str, str, str]:
+    """How a step, an artifact and what undoes something are put on record; the same text each time, which drivers keep prepared."""
     now = f"{database.now} + {ahead_us}"
     lock = "for share of job" if database.for_update else ""
     mine = f"{now} from {database.said}outlast_jobs job where job.id = ? and token = ? and app = ? and worker is not null {lock}"
     new = [
         ", ".join(f"{column} = excluded.{column}" for column in columns.split(", ")) for columns in (_STEP, _ARTIFACT)
     ]
-    step = f"insert into outlast_steps ({_STEP}) select 'job', job.id, ?, ?, ?, ?, token, ?, {mine}"
+    step = f"insert into outlast_steps ({_STEP}) select 'job', job.id, ?, ?, ?, ?, ?, token, ?, {mine}"
     artifact = f"insert into outlast_artifacts ({_ARTIFACT}) select 'job', job.id, ?, ?, ?, ?, ?, {mine}"
     return (
         f"{step} on conflict (kind, owner, name) do update set {new[0]}",
         f"{artifact} on conflict (kind, owner, attempt, name) do update set {new[1]}",
+        # The answer to a commit may be lost, and then it comes again.
+        f"insert into outlast_compensations ({_COMPENSATION}) select job.app, job.id, ?, 'registered', ?, ?, ?, ?, ?, {mine} "
+        "on conflict (job, place) do update set state = excluded.state "
+        "where outlast_compensations.fingerprint = excluded.fingerprint and outlast_compensations.state = 'registered'",
     )
 
 

@@ -429,7 +429,7 @@ def settle(
             *(now, *which, "open", "archived"),
         )
         if opened.rowcount:
-            note_failure(tx, str(known), _failure(letter), now)
+            note_failure(tx, str(known), failure_of(letter), now)
             return
         tx.insert("outlast_dead_letters", LETTER, [letter_values(app, letter, letter.created_us)])
         tx.execute("update outlast_jobs set letter = ? where id = ?", letter.id, job)
@@ -448,7 +448,8 @@ def claim_of(job: int) -> str:
     return f"job {job}"
 
 
-def _failure(letter: DeadLetterRow) -> LetterFailure:
+def failure_of(letter: DeadLetterRow) -> LetterFailure:
+    """What another failure changes in a letter that is there already."""
     return LetterFailure(
         letter.stage,
         letter.error,

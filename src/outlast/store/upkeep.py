@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from outlast.kernel.clock import here
-from outlast.store import steps, unique
+from outlast.store import compensations, steps, unique
 from outlast.store.leases import fenced
 from outlast.store.records import EventRow, SharedState, from_us, storable, to_us
 
@@ -269,7 +269,7 @@ class Upkeep(unique.UniqueKeys):
         # The states twice: the second time as they are in the index.
         over = (
             f"app = ? and state = '{state}' and ended < ? and state in ('succeeded', 'failed', 'cancelled') "
-            f"and {unique.outlived(database)} and not exists (select 1 from outlast_dead_letters "
+            f"and {unique.outlived(database)} and {compensations.outlived()} and not exists (select 1 from outlast_dead_letters "
             "where outlast_dead_letters.id = outlast_jobs.letter and outlast_dead_letters.status in ('open', 'replaying', 'archived'))"
         )
         with database.reading() as tx:  # a transaction that writes is not begun for nothing
@@ -286,6 +286,7 @@ class Upkeep(unique.UniqueKeys):
             for table in ("outlast_job_attempts", "outlast_job_changes"):
                 tx.execute(f"delete from {table} where job {database.among}", database.passed(gone))
             steps.forget(database, tx, "job", gone)
+            compensations.forget_compensations(database, tx, gone)
         return len(rows)
 
     def _forget_flow(self, run: int) -> int:

@@ -1,0 +1,826 @@
+"""What undoes a job that fails for good: all of it, the last one first, each once on record, whoever does it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import outlast
+import sagas
+from job_hands import Hands
+from labor import NOW, Beside, wait_until
+from outlast.jobs import undoing
+from outlast.spec.blocks import COMPENSATION
+from outlast.store.compensations import CompensationEnd
+from outlast.store.faults import StoreRefused
+from outlast.testing import capture_events, inline, work
+from stores import sql
+
+DONE: list[tuple[str, object]] = []  # what was done, and undone, in the world outside
+BROKEN: dict[object, list[Exception]] = {}  # by what it is called with: what the function raises, one after the other
+HOLD, HELD = threading.Event(), threading.Event()
+FINAL = outlast.RetryPolicy(max_attempts=1)
+
+
+@dataclass
+class Seat:
+    row: int
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done():
+    DONE.clear()
+    BROKEN.clear()
+    HOLD.clear()
+    HELD.clear()
+
+
+def undo(what: object) -> None:
+    DONE.append(("undo", what))
+    if BROKEN.get(what):
+        raise BROKEN[what].pop(0)
+
+
+async def aundo(what: object) -> None:
+    await asyncio.sleep(0)
+    undo(what)
+
+
+def free(seat: Seat) -> None:
+    DONE.append(("free", seat))
+
+
+def look(what: str) -> None:
+    context = outlast.current()
+    DONE.append((what, (context.job_id, context.attempt, context.max_attempts, context.idempotency_key)))
+
+
+def step_inside(what: str) -> None:
+    outlast.current().step(what, undo, what)
+
+
+def hold(what: str) -> None:
+    DONE.append(("undo", what))
+    HELD.set()
+    HOLD.wait(60)
+
+
+async def ahold(what: str) -> None:
+    DONE.append(("undo", what))
+    HELD.set()
+    await asyncio.sleep(3600)
+
+
+@outlast.retry(max_attempts=2, initial_delay=0.001)
+def undo_with_retry(what: str) -> None:
+    undo(what)
+
+
+class Shelf:
+    def take(self) -> None:
+        """A method of an object, which no other process has."""
+
+    @classmethod
+    def clear(cls, what: str) -> None:
+        DONE.append(("cleared", what))
+
+
+def do(what: object) -> object:
+    """Registers what undoes it, and does it."""
+    outlast.current().compensate(undo, what)
+    DONE.append(("do", what))
+    return what
+
+
+async def ado(what: object) -> object:
+    await outlast.current().compensate(aundo, what)
+    DONE.append(("do", what))
+    return what
+
+
+def declared(app, is_async, error=ValueError, **options):
+    """A job of two steps that are undone, and of a third part that is no step; then it fails."""
+
+    @app.job(name="order", **options)
+    def order(number: int) -> str:
+        context = outlast.current()
+        context.step("reserve", do, "a")
+        context.step("pay", do, "b")
+        context.compensate(undo, "c")
+        if number > 0:
+            raise error("no money")
+        return "paid"
+
+    if not is_async:
+        return order
+
+    @app.job(name="aorder", **options)
+    async def aorder(number: int) -> str:
+        context = outlast.current()
+        await context.step("reserve", ado, "a")
+        await context.step("pay", ado, "b")
+        await context.compensate(aundo, "c")
+        if number > 0:
+            raise error("no money")
+        return "paid"
+
+    return aorder
+
+
+def undone(handle):
+    return [(one.function.partition(":")[2], one.step, one.status, one.attempts) for one in handle.compensations()]
+
+
+# -- when it is undone, and when not --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_job_that_fails_for_good_is_undone_in_reverse_order(app, is_async):
+    """C-21, C-23: each once, after the end of the job, which stays failed with its own error; and it is told."""
+    handle = declared(app, is_async).enqueue(1)
+    with capture_events() as events:
+        result = work(app)
+    assert (result.failed, handle.status, handle.error, handle.compensation) == (1, "failed", "no money", "completed")
+    assert DONE == [("do", "a"), ("do", "b"), ("undo", "c"), ("undo", "b"), ("undo", "a")]
+    name = "aundo" if is_async else "undo"
+    assert undone(handle) == [
+        (name, "reserve", "completed", 1),
+        (name, "pay", "completed", 1),
+        (name, None, "completed", 1),
+    ]
+    told = [event for event in events if event.name.startswith("compensation")]
+    assert [(event.name, event.step_id) for event in told] == [
+        (f"compensation_{what}", step)
+        for step in (handle.kind, "pay", "reserve")
+        for what in ("triggered", "completed")
+    ]
+    assert {(event.job_id, event.kind, event.queue, event.run_key) for event in told} == {
+        (handle.id, handle.kind, "default", None)
+    }
+    assert told[0].because == "its job failed: no money"
+    assert [letter.kind for letter in app.dead_letters.find()] == ["job"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_job_that_is_tried_again_is_not_undone_and_registers_nothing_twice(app, is_async):
+    """C-21: a retry is no end. Three attempts register the same three functions, and they are called once."""
+    handle = declared(app, is_async, ConnectionError, retry=NOW.replace(max_attempts=3)).enqueue(1)
+    work(app)
+    assert [row.outcome for row in handle.history()] == ["failed"] * 3
+    assert DONE == [("do", "a"), ("do", "b"), ("undo", "c"), ("undo", "b"), ("undo", "a")]
+    assert len(handle.compensations()) == 3
+
+
+def test_a_job_that_succeeds_is_not_undone(app):
+    """What it has registered is not needed, and nothing of it is left to do."""
+    handle = declared(app, False).enqueue(0)
+    result = work(app)
+    assert (result.succeeded, handle.result(), handle.compensation) == (1, "paid", "none")
+    assert [status for _, _, status, _ in undone(handle)] == ["not_needed"] * 3
+    assert DONE == [("do", "a"), ("do", "b")]
+
+
+def test_a_snoozed_job_is_not_undone(app):
+    """Nor is one that was given back: nothing has failed."""
+
+    @app.job
+    def wait() -> None:
+        do("a")
+        if len(DONE) == 1:
+            raise outlast.Snooze(60)
+
+    handle = wait.enqueue()
+    work(app)
+    assert (handle.status, DONE) == ("succeeded", [("do", "a"), ("do", "a")])
+
+
+@pytest.mark.parametrize("end", ["timeout", "spent"])
+def test_every_end_that_is_final_is_undone(app, end):
+    """C-21, D-16: an attempt that takes too long, and one that was claimed with no attempt left after a crash."""
+
+    @app.job(name="slow", retry=FINAL, timeout=0.05 if end == "timeout" else None)
+    async def slow() -> None:
+        await ado("a")
+        if end == "timeout":
+            await asyncio.sleep(3600)
+
+    handle = slow.enqueue()
+    if end == "spent":
+        hands = Hands(app)
+        (claimed,) = hands.take()
+        register(app, claimed, "a")
+        app.store.drop_lease(hands.lease)
+    work(app)
+    assert (handle.status, handle.compensation, DONE[-1]) == ("failed", "completed", ("undo", "a"))
+
+
+def register(app, claimed, *whats):
+    """As the code of a claimed job does it."""
+    from outlast.store.compensations import NewCompensation
+
+    for place, what in enumerate(whats, 1):
+        data = app.codec.encode({"args": [what], "kwargs": {}})
+        row = NewCompensation(
+            claimed.id, claimed.token, claimed.made, place, f"{__name__}:undo", data, f"print {what}", "step"
+        )
+        assert app.store.put_results([row]) == [True]
+
+
+def test_a_job_that_kills_its_workers_is_undone_by_one_that_does_not_know_its_handler_is_not(app):
+    """D-16: who sweeps lets it fail for good and need not know it; what undoes it waits for a worker that does."""
+    declared(app, False)
+    order = app.kinds["order"]
+    handle = order.enqueue(1)
+    for _ in range(3):
+        hands = Hands(app)
+        sql(app.store, f"update outlast_jobs set state = 'ready' where app = '{app.name}' and state in ('waiting', 'alone')")
+        (claimed,) = hands.take()
+        if claimed.made == 1:
+            register(app, claimed, "a", "b")
+        app.store.drop_lease(hands.lease)
+        stranger = outlast.App(app.name, store=app.store_url)
+        stranger.job(do)
+        stranger.work(until_idle=True)
+        stranger.store.close()
+    assert (handle.status, handle.compensation, DONE) == ("failed", "pending", [])
+    assert app.store.job(int(handle.id)).error_class == "poison"
+    work(app)
+    assert (handle.compensation, DONE) == ("completed", [("undo", "b"), ("undo", "a")])
+    assert app.store.job(int(handle.id)).error_class == "poison"
+
+
+def test_code_that_goes_on_after_its_time_is_undone_when_it_has_ended(sqlite_app):
+    """Nothing is undone while it may still be done."""
+    app = sqlite_app
+
+    @app.job(retry=FINAL, timeout=0.05)
+    def stay() -> None:
+        do("a")
+        HOLD.wait(60)
+        DONE.append(("do", "late"))
+
+    with Beside(app):
+        handle = stay.enqueue()
+        wait_until(lambda: handle.status == "failed", "its time is up")
+        assert DONE == [("do", "a")]
+        HOLD.set()
+        wait_until(lambda: handle.compensation == "completed", "it is undone")
+    assert DONE == [("do", "a"), ("do", "late"), ("undo", "a")]
+
+
+def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):
+    """C-21 names what is final, and a cancellation is not among it: what was done stands, and is shown, until an operator has it undone."""
+
+    @app.job(retry=None)
+    def stay() -> None:
+        do("a")
+        raise outlast.Snooze(600)
+
+    handle = stay.enqueue()
+    app.work(until_idle=True)
+    app.jobs.cancel(handle.id)
+    work(app)
+    assert (handle.status, handle.compensation, [one.status for one in handle.compensations()]) == (
+        "cancelled",
+        "none",
+        ["registered"],
+    )
+    assert DONE == [("do", "a")]
+    app.jobs.undo(handle.id, reason="not wanted")
+    assert handle.compensation == "pending"
+    work(app)
+    assert (handle.status, handle.compensation, DONE) == ("cancelled", "completed", [("do", "a"), ("undo", "a")])
+    assert [(change.change, change.reason) for change in handle.changes()] == [("cancelled", None), ("undo", "not wanted")]
+    with pytest.raises(outlast.ConfigurationError, match="nothing of it is to be undone"):
+        app.jobs.undo(handle.id)
+
+
+# -- retries, and what cannot be undone ------------------------------------------------------------------------------------
+
+
+def test_each_compensation_has_three_attempts_also_after_unclear_errors(app):
+    """D-17: the policy of the steps of flows: 1 s and 2 s, ±10 %; the others wait until it is over."""
+    assert undoing.POLICY == COMPENSATION.replace(retry_exhausted=False)
+    BROKEN["b"] = [ConnectionError("away"), RuntimeError("odd")]
+    handle = declared(app, False).enqueue(1)
+    work(app)
+    assert DONE[2:] == [("undo", "c"), ("undo", "b"), ("undo", "b"), ("undo", "b"), ("undo", "a")]
+    assert (handle.compensation, [attempts for *_, attempts in undone(handle)]) == ("completed", [1, 3, 1])
+    second = sql(app.store, f"select ended - registered from outlast_compensations where place = 3 and app = '{app.name}'")[0][0] / 1e6
+    assert 2.6 < second < 30
+
+
+def test_one_that_fails_stops_no_other_and_leaves_a_dead_letter(app):
+    """C-21: the job says so, and so do an event and a dead letter; the others are undone."""
+    BROKEN["b"] = [ValueError("locked")]
+    handle = declared(app, False).enqueue(1)
+    with capture_events() as events:
+        work(app)
+    assert DONE[2:] == [("undo", "c"), ("undo", "b"), ("undo", "a")]
+    assert (handle.status, handle.error, handle.compensation) == ("failed", "no money", "failed")
+    failed = handle.compensations()[1]
+    assert (failed.status, failed.error, failed.error_class, failed.stop_reason) == (
+        "failed",
+        "locked",
+        "data_error",
+        "permanent",
+    )
+    (letter,) = [one for one in app.dead_letters.find() if one.kind == "compensation"]
+    assert (letter.id, letter.pipeline, letter.stage, letter.item_key) == (failed.dead_letter, "order", "undo", handle.id)
+    told = [event for event in events if event.name in {"compensation_failed", "dead_letter_enqueue"}]
+    assert [(event.name, event.error) for event in told] == [
+        ("dead_letter_enqueue", "no money"),
+        ("compensation_failed", "locked"),
+        ("dead_letter_enqueue", "locked"),
+    ]
+    with pytest.raises(outlast.JobFailed) as raised:
+        handle.result()
+    assert f"could not be undone, and still stands: {__name__}:undo" in raised.value.__notes__
+
+
+def test_a_retry_of_the_function_itself_is_its_policy(app):
+    """D-8: what its own retry has given up on is not tried again."""
+    BROKEN["x"] = [ConnectionError("away")] * 9
+
+    @app.job
+    def order() -> None:
+        outlast.current().compensate(undo_with_retry, "x")
+        raise ValueError("no")
+
+    handle = order.enqueue()
+    work(app)
+    assert (len(DONE), handle.compensations()[0].stop_reason) == (2, "nested_exhausted")
+
+
+def test_what_could_not_be_undone_is_tried_again_by_an_operator(app):
+    """Until then a requeue is refused; its dead letter is resolved with it, and the one of the job stays."""
+    BROKEN["b"] = [ValueError("locked"), ValueError("still locked")]
+    handle = declared(app, False).enqueue(1)
+    work(app)
+    with pytest.raises(StoreRefused, match=rf"undo has failed, and what it undoes still stands\. Try it once more: outlast jobs undo {handle.id}\."):
+        app.jobs.requeue(handle.id)
+    for wanted, error in (("failed", "still locked"), ("completed", None)):
+        DONE.clear()
+        app.jobs.undo(handle.id)
+        work(app)
+        assert (DONE, handle.compensation, handle.compensations()[1].error) == ([("undo", "b")], wanted, error)
+    assert [(one.kind, one.status) for one in app.dead_letters.find(status="resolved")] == [("compensation", "resolved")]
+    app.jobs.requeue(handle.id)
+    assert handle.status == "queued"
+
+
+def test_what_was_undone_by_hand_counts_as_undone(app):
+    """As with flows: its dead letter is put away, and the job can be done again."""
+    BROKEN["b"] = [ValueError("locked")]
+    handle = declared(app, False).enqueue(1)
+    work(app)
+    app.dead_letters.archive(ids=[handle.compensations()[1].dead_letter], reason="by hand")
+    app.jobs.requeue(handle.id)
+    DONE.clear()
+    work(app)
+    assert DONE[:2] == [("do", "a"), ("do", "b")]
+
+
+# -- done again ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_requeue_does_again_what_was_undone_and_what_came_after(app):
+    """D-17: the result of a step that was undone is no longer true, nor is what was made of it; what came before stays done."""
+
+    @app.job(retry=None)
+    def order(good: bool) -> str:
+        context = outlast.current()
+        context.step("ask", DONE.append, ("ask", 1))
+        context.step("reserve", do, "a")
+        context.step("pack", DONE.append, ("pack", 1))
+        if not good and len(DONE) < 5:
+            raise ValueError("no")
+        return "sent"
+
+    handle = order.enqueue(False)
+    work(app)
+    assert DONE == [("ask", 1), ("do", "a"), ("pack", 1), ("undo", "a")]
+    app.jobs.requeue(handle.id)
+    assert [step.name for step in app.store.steps(int(handle.id))] == ["ask"]
+    work(app)
+    assert (DONE[4:], handle.status) == ([("do", "a"), ("pack", 1)], "succeeded")
+    assert [change.change for change in handle.changes()] == ["forgot steps", "requeued"]
+    assert [(one.status, one.current) for one in handle.compensations()] == [("completed", False), ("not_needed", True)]
+
+
+def test_what_was_registered_outside_of_a_step_has_all_steps_done_again(app):
+    """Nobody knows which of them it has undone."""
+
+    @app.job(retry=None)
+    def order() -> None:
+        outlast.current().step("ask", DONE.append, ("ask", 1))
+        outlast.current().compensate(undo, "a")
+        raise ValueError("no")
+
+    handle = order.enqueue()
+    for _ in range(2):
+        work(app)
+        assert DONE == [("ask", 1), ("undo", "a")]
+        DONE.clear()
+        app.jobs.requeue(handle.id)
+
+
+def test_a_requeue_waits_for_what_is_still_to_be_undone(app):
+    """It is refused: done and undone would be mixed."""
+    handle = declared(app, False).enqueue(1)
+    hands = Hands(app)
+    (claimed,) = hands.take()
+    register(app, claimed, "a")
+    from job_rows import failed
+
+    hands.finish(failed(claimed))
+    with pytest.raises(StoreRefused, match=r"undo is still to be called\. A worker that knows this kind of job does that"):
+        app.jobs.requeue(handle.id, from_start=True)
+    assert handle.status == "failed"
+
+
+def test_an_edited_job_is_undone_with_the_arguments_of_then(app):
+    """What was done was done with those; the next round has its own."""
+
+    @app.job(retry=None)
+    def order(number: int) -> int:
+        outlast.current().step("do", do, number)
+        if number < 2:
+            raise ValueError("no")
+        return number
+
+    handle = order.enqueue(1)
+    work(app)
+    (letter,) = app.dead_letters.find()
+    app.dead_letters.edit(letter.id, {"number": 2}, reason="better")
+    app.dead_letters.replay(ids=[letter.id])
+    work(app)
+    assert (DONE, handle.result()) == ([("do", 1), ("undo", 1), ("do", 2)], 2)
+
+
+# -- crashes and late workers ----------------------------------------------------------------------------------------------
+
+
+def claimed_for_undoing(app, *whats):
+    """A failed job that a worker has begun to undo; the worker's lease, the job, and its handle."""
+    handle = declared(app, False).enqueue(1)
+    hands = Hands(app)
+    (claimed,) = hands.take()
+    register(app, claimed, *whats)
+    from job_rows import failed
+
+    hands.finish(failed(claimed))
+    kinds = {kind: job.version for kind, job in app.kinds.items()}
+    (job,) = app.store.claim_undoing(hands.lease, None, kinds, 8)
+    assert [one.place for one in job.left] == [*range(len(whats), 0, -1)]
+    return hands.lease, job, handle
+
+
+def test_a_crash_while_it_is_undone_goes_on_with_what_is_not_on_record_as_undone(app):
+    """C-21, C-22: none is missed, none that is on record is repeated, and the crash is on record."""
+    lease, job, handle = claimed_for_undoing(app, "a", "b", "c")
+    store = app.store
+    assert store.begin_compensation(lease, job.id, job.token, 3)
+    assert store.end_compensation(lease, job.id, job.token, CompensationEnd(3, "undone"))
+    assert store.begin_compensation(lease, job.id, job.token, 2)
+    store.drop_lease(lease)
+    work(app)
+    assert (DONE, handle.status, handle.compensation) == ([("undo", "b"), ("undo", "a")], "failed", "completed")
+    assert [one.crashes for one in handle.compensations()] == [0, 1, 0]
+
+
+def test_a_late_worker_changes_nothing(app):
+    """D-16: one that was taken for dead can neither begin nor end anything, nor give the job back."""
+    lease, job, handle = claimed_for_undoing(app, "a")
+    store = app.store
+    assert store.begin_compensation(lease, job.id, job.token, 1)
+    sql(app.store, f"update outlast_leases set until = 0 where key = '{lease.key}'")
+    work(app)
+    before = store.compensations(job.id)
+    assert not store.begin_compensation(lease, job.id, job.token, 1)
+    assert not store.end_compensation(lease, job.id, job.token, CompensationEnd(1, "failed", error="late"))
+    with suppress(outlast.LeaseLost):
+        store.release_held(lease, [(job.id, job.token)])
+    assert (store.compensations(job.id), handle.compensation, DONE) == (before, "completed", [("undo", "a")])
+
+
+def test_three_crashes_are_the_end_of_a_compensation(app):
+    """D-16: it kills its workers; the others are undone all the same."""
+    lease, job, handle = claimed_for_undoing(app, "a", "b")
+    for crash in range(3):
+        if crash:
+            sql(app.store, f"update outlast_compensations set due = null where app = '{app.name}'")
+            lease = Hands(app).lease
+            kinds = {kind: one.version for kind, one in app.kinds.items()}
+            (job,) = app.store.claim_undoing(lease, None, kinds, 8)
+            end = undoing.after_crash(job.left[0], 0.5)
+            assert app.store.end_compensation(lease, job.id, job.token, end)
+        assert app.store.begin_compensation(lease, job.id, job.token, 2)
+        app.store.drop_lease(lease)
+        app.store.sweep(lambda _: False, lambda _: None)
+    work(app)
+    rows = handle.compensations()
+    assert [(one.status, one.crashes, one.stop_reason) for one in rows] == [("completed", 0, None), ("failed", 3, "poison")]
+    assert DONE == [("undo", "a")]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("where", ["sqlite", "postgres"])
+def test_a_kill_at_any_boundary_misses_nothing_and_repeats_nothing(request, tmp_path, where):
+    """C-21, C-22, D-17: forward and backward, before and after every write and every effect; what was done is what is on record."""
+    store = str(tmp_path / "whole.db") if where == "sqlite" else request.getfixturevalue("postgres").dsn
+    command = [sys.executable, sagas.__file__, "steps", store, str(tmp_path / "steps")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(sagas.__file__).parent)
+    *faults, last = done.stdout.splitlines() or [done.stderr]
+    assert faults == []
+    count, _, word = last.partition(" ")
+    assert (word, int(count) > 50) == ("boundaries", True)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_worker_that_ends_gives_back_what_it_undoes(sqlite_app, is_async):
+    """D-16: a second signal cuts it off; it costs no attempt, no crash, and the next worker goes on with it."""
+    app = sqlite_app
+    fn = ahold if is_async else hold
+
+    @app.job(retry=None, name="order")
+    def order() -> None:
+        outlast.current().compensate(undo, "a")
+        if not is_async:
+            outlast.current().compensate(hold, "b")
+        raise ValueError("no")
+
+    @app.job(retry=None, name="aorder")
+    async def aorder() -> None:
+        await outlast.current().compensate(aundo, "a")
+        await outlast.current().compensate(ahold, "b")
+        raise ValueError("no")
+
+    handle = (aorder if is_async else order).enqueue()
+    with Beside(app, drain=60) as beside:
+        wait_until(HELD.is_set, "it is being undone")
+        beside.worker.ask_soon()
+        beside.worker.ask_soon()
+    HOLD.set()
+    row = handle.compensations()[1]
+    assert (fn.__name__ in row.function, row.status, row.attempts, row.crashes) == (True, "pending", 0, 0)
+    if is_async:
+        sql(app.store, f"update outlast_compensations set call = '{__name__}:aundo'")
+    app.work(until_idle=True)
+    assert (handle.compensation, DONE) == ("completed", [("undo", "b"), ("undo", "b"), ("undo", "a")])
+
+
+def test_a_worker_that_drains_ends_what_it_undoes_and_begins_no_other(sqlite_app):
+    """The rest is for the next one."""
+    app = sqlite_app
+
+    @app.job(retry=None)
+    def order() -> None:
+        outlast.current().compensate(undo, "a")
+        outlast.current().compensate(hold, "b")
+        raise ValueError("no")
+
+    handle = order.enqueue()
+    with Beside(app, drain=60) as beside:
+        wait_until(HELD.is_set, "it is being undone")
+        beside.worker.ask_soon()
+        wait_until(lambda: beside.worker.view().drains_until is not None, "it drains")
+        HOLD.set()
+        wait_until(lambda: beside.result is not None, "it has ended")
+    assert [one.status for one in handle.compensations()] == ["pending", "completed"]
+    app.work(until_idle=True)
+    assert (handle.compensation, DONE) == ("completed", [("undo", "b"), ("undo", "a")])
+
+
+# -- what can be registered ------------------------------------------------------------------------------------------------
+
+
+def made_inside():
+    return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "words"),
+    [
+        (lambda: None, (), "made inside of a function. Move it to the top level"),
+        (made_inside(), (), "made inside of a function. Move it to the top level"),
+        (functools.partial(undo, 1), (), "got: a partial. Pass its function, and then its arguments"),
+        (Shelf().take, (), "the method Shelf.take of an object"),
+        (DONE.append, (1,), "got: an object of the type builtin_function_or_method"),
+        (undo, (threading.Lock(),), "a value of type lock. Pass its id"),
+        (undo, (Seat(1),), "a value of Seat, whose class no parameter of undo names. Annotate it"),
+        (undo, ("x" * 2**20,), "bytes. Pass the name of large data"),
+        (aundo, (1,), "a function that is not async where nothing can be awaited"),
+        ("undo", (), "expected a function that undoes something"),
+    ],
+)
+def test_what_another_process_could_not_call_is_refused_at_once(sqlite_app, fn, args, words):
+    """Before anything is done, for good, and with the way out."""
+    app = sqlite_app
+
+    @app.job
+    def order() -> None:
+        outlast.current().compensate(fn, *args)
+        DONE.append(("do", 1))
+
+    handle = order.enqueue()
+    work(app)
+    assert (handle.status, DONE, handle.compensations()) == ("failed", [], [])
+    assert words in handle.error
+
+
+def test_a_blocking_function_in_an_async_job_is_registered_from_a_thread(sqlite_app):
+    """To register it in the event loop would hold that up: it is refused with the way out, which works."""
+    app = sqlite_app
+
+    @app.job(retry=None)
+    async def order(right: bool) -> None:
+        if right:
+            await asyncio.to_thread(outlast.current().compensate, undo, "a")
+        else:
+            outlast.current().compensate(undo, "a")
+        raise ValueError("no")
+
+    wrong, right = order.enqueue(False), order.enqueue(True)
+    work(app)
+    assert "await asyncio.to_thread(outlast.current().compensate, undo, ...)" in wrong.error
+    assert (right.error, DONE) == ("no", [("undo", "a")])
+
+
+def test_arguments_come_back_as_they_were_and_class_methods_are_found(app):
+    """D-23: a dataclass by the annotation of the function."""
+
+    @app.job
+    def order() -> None:
+        outlast.current().compensate(free, Seat(3))
+        outlast.current().compensate(Shelf.clear, what="all")
+        raise ValueError("no")
+
+    order.enqueue()
+    work(app)
+    assert DONE == [("cleared", "all"), ("free", Seat(3))]
+
+
+def test_what_current_says_while_something_is_undone(sqlite_app):
+    """Its own attempt, and a key that is the same in each; steps belong to jobs."""
+    app = sqlite_app
+
+    @app.job
+    def order() -> None:
+        outlast.current().compensate(look, "look")
+        outlast.current().compensate(step_inside, "step")
+        raise ValueError("no")
+
+    handle = order.enqueue()
+    work(app)
+    ((_, (job, attempt, most, key)),) = DONE
+    assert (job, attempt, most, len(key)) == (handle.id, 1, 3, 32)
+    assert "current().step needs a job" in handle.compensations()[1].error
+
+
+def test_a_function_that_is_gone_is_waited_for_a_day(app):
+    """D-16: another worker may have it. In the end it has failed, and says where it was."""
+
+    handle = declared(app, False).enqueue(1)
+    hands = Hands(app)
+    (claimed,) = hands.take()
+    register(app, claimed, "a")
+    from job_rows import failed
+
+    hands.finish(failed(claimed))
+    sql(app.store, f"update outlast_compensations set call = 'nowhere:undo' where app = '{app.name}'")
+    app.work(until_idle=True)
+    row = handle.compensations()[0]
+    assert (row.status, row.attempts, row.error) == (
+        "pending",
+        0,
+        "this worker cannot undo it: nowhere:undo is not there (ModuleNotFoundError)",
+    )
+    work(app)
+    row = handle.compensations()[0]
+    assert (row.status, row.stop_reason, row.error_class) == ("failed", "exhausted", "code_error")
+    waited = sql(app.store, f"select ended - registered from outlast_compensations where app = '{app.name}'")[0][0] / 1e6
+    assert waited == pytest.approx(15_330 + 5 * 14_400, rel=0.01)
+
+
+def test_a_paused_queue_undoes_nothing(app):
+    """What the operator has stopped stays stopped."""
+    handle = declared(app, False).enqueue(1)
+    hands = Hands(app)
+    (claimed,) = hands.take()
+    register(app, claimed, "a")
+    from job_rows import failed
+
+    hands.finish(failed(claimed))
+    app.jobs.pause("default")
+    app.work(until_idle=True)
+    assert (handle.compensation, DONE) == ("pending", [])
+    app.jobs.resume("default")
+    app.work(until_idle=True)
+    assert (handle.compensation, DONE) == ("completed", [("undo", "a")])
+
+
+def test_a_job_that_ends_in_a_transaction_of_its_own_is_not_undone(sqlite_app):
+    """A success is one, however it comes about."""
+    app = sqlite_app
+
+    @app.job
+    def order(path: str) -> None:
+        import sqlite3
+
+        do("a")
+        with sqlite3.connect(path) as connection:
+            outlast.current().finish_in(connection, result="paid")
+        connection.close()
+        raise ValueError("too late")
+
+    handle = order.enqueue(app.store_file)
+    work(app)
+    assert (handle.status, handle.compensation, DONE) == ("succeeded", "none", [("do", "a")])
+
+
+def test_inline_undoes_too(sqlite_app):
+    """As every worker does."""
+    order = declared(sqlite_app, False)
+    with pytest.raises(outlast.JobFailed), inline(sqlite_app):
+        order.enqueue(1)
+    assert DONE[2:] == [("undo", "c"), ("undo", "b"), ("undo", "a")]
+
+
+def test_a_plain_call_of_the_function_undoes_nothing_and_refuses_the_same(sqlite_app):
+    """There is no job that could fail for good: its error goes to the caller."""
+    order = declared(sqlite_app, False)
+    with pytest.raises(ValueError, match="no money"):
+        order(1)
+    assert DONE == [("do", "a"), ("do", "b")]
+
+    @sqlite_app.job
+    def wrong() -> None:
+        outlast.current().compensate(lambda: None)
+
+    with pytest.raises(outlast.ConfigurationError, match="top level of a module"):
+        wrong()
+
+
+def test_retention_keeps_a_job_that_is_not_undone(sqlite_app):
+    """C-28: without it nobody would know what still stands; with it go its rows."""
+    app = sqlite_app
+    BROKEN["b"] = [ValueError("locked")]
+    handle = declared(app, False).enqueue(1)
+    work(app)
+    job = next(one for one in app.dead_letters.find() if one.kind == "job")
+    app.dead_letters.archive(ids=[job.id], reason="known")
+    sql(app.store, f"update outlast_dead_letters set status = 'resolved' where id = '{job.id}'")
+    later = handle.enqueued_at.replace(year=handle.enqueued_at.year + 1)
+    assert app.store.prune("failed_jobs", later) == 0
+    app.dead_letters.archive(ids=[handle.compensations()[1].dead_letter], reason="by hand")
+    assert app.store.prune("failed_jobs", later) == 1
+    assert sql(app.store, "select count(*) from outlast_compensations") == [(0,)]
+
+
+# -- any history of registrations, failures and crashes ----------------------------------------------------------------------
+
+PARTS = st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=8)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rounds=st.lists(PARTS, min_size=1, max_size=3), fails=st.sets(st.sampled_from("abcdef"), max_size=2))
+def test_any_history_is_undone_in_the_reverse_order_of_its_first_registrations(sqlite_app, rounds, fails):
+    """C-21: over attempts that fail at any place, with steps and without; what fails is told, and stops none."""
+    DONE.clear()
+    BROKEN.clear()
+    BROKEN.update({what: [ValueError("locked")] for what in fails})
+    app = outlast.App(f"any-{os.urandom(8).hex()}", store=sqlite_app.store_url)
+    left = [*rounds]
+
+    @app.job(retry=NOW.replace(max_attempts=len(rounds)))
+    def order() -> None:
+        context = outlast.current()
+        for what, in_step in left.pop(0):
+            if in_step:
+                context.step(what, do, what)
+            else:
+                context.compensate(undo, what)
+        raise ConnectionError("away")
+
+    handle = order.enqueue()
+    work(app)
+    registered = [*dict.fromkeys(what for parts in rounds for what, _ in parts)]
+    assert [what for deed, what in DONE if deed == "undo"] == registered[::-1]
+    assert [one.status for one in handle.compensations()] == [
+        "failed" if what in fails else "completed" for what in registered
+    ]
+    wanted = "none" if not registered else "failed" if fails & {*registered} else "completed"
+    assert (handle.status, handle.error, handle.compensation) == ("failed", "away", wanted)
+    app.store.close()
