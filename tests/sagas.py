@@ -264,7 +264,9 @@ def job_faults(snapshots, after) -> list[str]:
     found += [f"{one[1:]} was done and never undone" for one in lines if one[0] == "do" and one[2] not in undone]
     for one, which in after.undoing:
         if (one.state, undone.count(which) > 1 + one.crashes) != ("undone", False):
-            found.append(f"{which} is {one.state}, undone {undone.count(which)} times, with {one.crashes} crashes on record")
+            found.append(
+                f"{which} is {one.state}, undone {undone.count(which)} times, with {one.crashes} crashes on record"
+            )
     return found
 
 
@@ -346,7 +348,9 @@ def trial(folder: Path, store: str, app: str, how: str, at: str | None) -> tuple
         return ([] if code == 0 else [f"ended with {code}"]), met
     if code != -signal.SIGKILL:
         # How often a worker looks for jobs differs: it came to its end before that boundary.
-        return ([] if code == 0 and ("turn" in at or "claim" in at) else [f"was not killed at {at}, but ended with {code}"]), met
+        return (
+            [] if code == 0 and ("turn" in at or "claim" in at) else [f"was not killed at {at}, but ended with {code}"]
+        ), met
     before, known = one.result()
     snapshots = [(known, len(ledger()))]
     if before is not None and before.status == "failed":  # the end was on record: to run it again is a new round

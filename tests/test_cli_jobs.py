@@ -937,3 +937,78 @@ def test_an_edited_payload_that_does_not_fit_is_told_as_such(own):
     assert (shown["error_type"], shown["error_class"]) == ("JobArgumentsError", "validation_error")
     assert "Did you mean 'zeta'?" in shown["error"]
     assert "If they were edited, edit them again with outlast dlq edit." in shown["error"]
+
+
+# --- what undoes a job ---
+
+ORDERS = """
+from pathlib import Path
+
+import outlast
+
+app = outlast.App("shop")
+
+
+def release(number: int) -> None:
+    if Path("locked").exists():
+        raise PermissionError("the room is locked")
+
+
+def refund(number: int) -> None:
+    pass
+
+
+def reserve(number: int) -> None:
+    outlast.current().compensate(release, number)
+
+
+@app.job(retry=None)
+def order(number: int) -> None:
+    outlast.current().step("reserve", reserve, number)
+    outlast.current().compensate(refund, number)
+    raise ValueError("no money")
+"""
+
+
+def test_what_undoes_a_job_is_shown_and_tried_again(tmp_path):
+    """C-21: by workers of the command line, which know the functions by the names of their modules."""
+    shell = Shell(tmp_path, {"orders.py": ORDERS})
+    (tmp_path / "locked").touch()
+    shell("enqueue orders.py:order --arg number=3")
+    shell("worker orders.py --until-idle")
+    shown = shell.json("jobs show 1")
+    assert (shown["status"], shown["error"], shown["compensation"]) == ("failed", "no money", "failed")
+    seen = [
+        (one["function"], one["step"], one["status"], one["attempts"], one["error"]) for one in shown["compensations"]
+    ]
+    assert seen == [
+        ("orders:release", "reserve", "failed", 1, "the room is locked"),
+        ("orders:refund", None, "completed", 1, None),
+    ]
+    letter = shown["compensations"][0]["dead_letter"][:12]
+    done = shell("jobs show 1")
+    rows = [line.split() for line in done.stdout.splitlines() if line.lstrip().startswith("orders:")]
+    assert [row[:3] for row in rows] == [["orders:release", "reserve", "failed"], ["orders:refund", "completed", "1"]]
+    assert "To undo what still stands: outlast jobs undo 1" in done.stderr
+    assert f"If it was undone by hand: outlast dlq archive {letter} --reason 'undone by hand'" in done.stderr
+    assert "jobs requeue" not in done.stderr
+    refused = shell("jobs requeue 1")
+    assert (refused.returncode, "Try it once more: outlast jobs undo 1." in refused.stdout) == (1, True)
+    about = shell(f"dlq show {letter}")
+    assert "undoing      release of order, in the job 1" in about.stdout
+    assert "Once the cause is gone, a worker tries it again: outlast jobs undo 1" in about.stderr
+    assert shell(f"dlq replay {letter}").returncode == 2
+    (tmp_path / "locked").unlink()
+    done = shell("jobs undo 1 --reason unlocked")
+    assert (done.returncode, done.stdout) == (0, "job 1: 1 function to be called, by a worker\n")
+    shell("worker orders.py --until-idle")
+    assert shell.json("jobs show 1")["compensation"] == "completed"
+    again = shell("jobs undo 1 2")
+    assert (again.returncode, again.stdout.splitlines()) == (
+        1,
+        [
+            "job 1: nothing was done: nothing that it has done still stands and could be undone, or a worker is at it.",
+            "job 2: nothing was done: there is no such job.",
+        ],
+    )
+    assert shell("jobs requeue 1").stdout == "job 1: back in the queue\n"

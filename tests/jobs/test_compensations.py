@@ -244,7 +244,10 @@ def test_a_job_that_kills_its_workers_is_undone_by_one_that_does_not_know_its_ha
     handle = order.enqueue(1)
     for _ in range(3):
         hands = Hands(app)
-        sql(app.store, f"update outlast_jobs set state = 'ready' where app = '{app.name}' and state in ('waiting', 'alone')")
+        sql(
+            app.store,
+            f"update outlast_jobs set state = 'ready' where app = '{app.name}' and state in ('waiting', 'alone')",
+        )
         (claimed,) = hands.take()
         if claimed.made == 1:
             register(app, claimed, "a", "b")
@@ -301,7 +304,10 @@ def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):
     assert handle.compensation == "pending"
     work(app)
     assert (handle.status, handle.compensation, DONE) == ("cancelled", "completed", [("do", "a"), ("undo", "a")])
-    assert [(change.change, change.reason) for change in handle.changes()] == [("cancelled", None), ("undo", "not wanted")]
+    assert [(change.change, change.reason) for change in handle.changes()] == [
+        ("cancelled", None),
+        ("undo", "not wanted"),
+    ]
     with pytest.raises(outlast.ConfigurationError, match="nothing of it is to be undone"):
         app.jobs.undo(handle.id)
 
@@ -311,13 +317,18 @@ def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):
 
 def test_each_compensation_has_three_attempts_also_after_unclear_errors(app):
     """D-17: the policy of the steps of flows: 1 s and 2 s, ±10 %; the others wait until it is over."""
-    assert undoing.POLICY == COMPENSATION.replace(retry_exhausted=False)
+    assert COMPENSATION.replace(retry_exhausted=False) == undoing.POLICY
     BROKEN["b"] = [ConnectionError("away"), RuntimeError("odd")]
     handle = declared(app, False).enqueue(1)
     work(app)
     assert DONE[2:] == [("undo", "c"), ("undo", "b"), ("undo", "b"), ("undo", "b"), ("undo", "a")]
     assert (handle.compensation, [attempts for *_, attempts in undone(handle)]) == ("completed", [1, 3, 1])
-    second = sql(app.store, f"select ended - registered from outlast_compensations where place = 3 and app = '{app.name}'")[0][0] / 1e6
+    second = (
+        sql(app.store, f"select ended - registered from outlast_compensations where place = 3 and app = '{app.name}'")[
+            0
+        ][0]
+        / 1e6
+    )
     assert 2.6 < second < 30
 
 
@@ -337,7 +348,12 @@ def test_one_that_fails_stops_no_other_and_leaves_a_dead_letter(app):
         "permanent",
     )
     (letter,) = [one for one in app.dead_letters.find() if one.kind == "compensation"]
-    assert (letter.id, letter.pipeline, letter.stage, letter.item_key) == (failed.dead_letter, "order", "undo", handle.id)
+    assert (letter.id, letter.pipeline, letter.stage, letter.item_key) == (
+        failed.dead_letter,
+        "order",
+        "undo",
+        handle.id,
+    )
     told = [event for event in events if event.name in {"compensation_failed", "dead_letter_enqueue"}]
     assert [(event.name, event.error) for event in told] == [
         ("dead_letter_enqueue", "no money"),
@@ -368,14 +384,19 @@ def test_what_could_not_be_undone_is_tried_again_by_an_operator(app):
     BROKEN["b"] = [ValueError("locked"), ValueError("still locked")]
     handle = declared(app, False).enqueue(1)
     work(app)
-    with pytest.raises(StoreRefused, match=rf"undo has failed, and what it undoes still stands\. Try it once more: outlast jobs undo {handle.id}\."):
+    with pytest.raises(
+        StoreRefused,
+        match=rf"undo has failed, and what it undoes still stands\. Try it once more: outlast jobs undo {handle.id}\.",
+    ):
         app.jobs.requeue(handle.id)
     for wanted, error in (("failed", "still locked"), ("completed", None)):
         DONE.clear()
         app.jobs.undo(handle.id)
         work(app)
         assert (DONE, handle.compensation, handle.compensations()[1].error) == ([("undo", "b")], wanted, error)
-    assert [(one.kind, one.status) for one in app.dead_letters.find(status="resolved")] == [("compensation", "resolved")]
+    assert [(one.kind, one.status) for one in app.dead_letters.find(status="resolved")] == [
+        ("compensation", "resolved")
+    ]
     app.jobs.requeue(handle.id)
     assert handle.status == "queued"
 
@@ -445,7 +466,9 @@ def test_a_requeue_waits_for_what_is_still_to_be_undone(app):
     from job_rows import failed
 
     hands.finish(failed(claimed))
-    with pytest.raises(StoreRefused, match=r"undo is still to be called\. A worker that knows this kind of job does that"):
+    with pytest.raises(
+        StoreRefused, match=r"undo is still to be called\. A worker that knows this kind of job does that"
+    ):
         app.jobs.requeue(handle.id, from_start=True)
     assert handle.status == "failed"
 
@@ -531,7 +554,10 @@ def test_three_crashes_are_the_end_of_a_compensation(app):
         app.store.sweep(lambda _: False, lambda _: None)
     work(app)
     rows = handle.compensations()
-    assert [(one.status, one.crashes, one.stop_reason) for one in rows] == [("completed", 0, None), ("failed", 3, "poison")]
+    assert [(one.status, one.crashes, one.stop_reason) for one in rows] == [
+        ("completed", 0, None),
+        ("failed", 3, "poison"),
+    ]
     assert DONE == [("undo", "a")]
 
 
@@ -669,7 +695,7 @@ def test_arguments_come_back_as_they_were_and_class_methods_are_found(app):
 
     order.enqueue()
     work(app)
-    assert DONE == [("cleared", "all"), ("free", Seat(3))]
+    assert [("cleared", "all"), ("free", Seat(3))] == DONE
 
 
 def test_what_current_says_while_something_is_undone(sqlite_app):
@@ -689,9 +715,9 @@ def test_what_current_says_while_something_is_undone(sqlite_app):
     assert "current().step needs a job" in handle.compensations()[1].error
 
 
-def test_a_function_that_is_gone_is_waited_for_a_day(app):
+def test_a_function_that_is_gone_is_waited_for_a_day(sqlite_app):
     """D-16: another worker may have it. In the end it has failed, and says where it was."""
-
+    app = sqlite_app
     handle = declared(app, False).enqueue(1)
     hands = Hands(app)
     (claimed,) = hands.take()
@@ -710,7 +736,9 @@ def test_a_function_that_is_gone_is_waited_for_a_day(app):
     work(app)
     row = handle.compensations()[0]
     assert (row.status, row.stop_reason, row.error_class) == ("failed", "exhausted", "code_error")
-    waited = sql(app.store, f"select ended - registered from outlast_compensations where app = '{app.name}'")[0][0] / 1e6
+    waited = (
+        sql(app.store, f"select ended - registered from outlast_compensations where app = '{app.name}'")[0][0] / 1e6
+    )
     assert waited == pytest.approx(15_330 + 5 * 14_400, rel=0.01)
 
 

@@ -365,3 +365,144 @@ def test_the_timeout_of_a_job_in_a_process_is_the_attempts(app, total):
 def hang():
     """For longer than anybody waits."""
     threading.Event().wait(1000)
+
+
+# -- guards inside of the body ---------------------------------------------------------------------------------------------
+
+
+def fetching(app, is_async, made_with, **options):
+    """A job of two steps, the second of which has a guard of its own that fails once."""
+    calls = []
+
+    def first() -> int:
+        calls.append("first")
+        return 1
+
+    async def afirst() -> int:
+        return first()
+
+    @made_with
+    def fetch() -> str:
+        calls.append("fetch")
+        if calls.count("fetch") == 1:
+            raise ConnectionResetError("down")
+        return "there"
+
+    @made_with
+    async def afetch() -> str:
+        calls.append("fetch")
+        if calls.count("fetch") == 1:
+            raise ConnectionResetError("down")
+        return "there"
+
+    @app.job(name="sync", **({"retry": SLOW} | options))
+    def sync_job() -> str:
+        outlast.current().step("first", first)
+        try:
+            return outlast.current().step("fetch", fetch)
+        except Exception:  # noqa: BLE001 - that a job waits is no failure of its code
+            return "never"
+
+    @app.job(name="async", **({"retry": SLOW} | options))
+    async def async_job() -> str:
+        await outlast.current().step("first", afirst)
+        try:
+            return await outlast.current().step("fetch", afetch)
+        except Exception:  # noqa: BLE001 - as above
+            return "never"
+
+    return (async_job if is_async else sync_job), calls
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("wait", [30, 31])
+def test_a_long_wait_of_a_guard_inside_of_the_body_becomes_a_requeue(app, is_async, wait):
+    """C-11: of a retry in a step, too, after exactly that wait; steps that are done are not done again. 30 s are waited inside."""
+    job, calls = fetching(app, is_async, outlast.retry(delays=(wait,), jitter=0))
+    handle = job.enqueue()
+    with capture_events() as events:
+        work(app)
+    assert (handle.result(), calls) == ("there", ["first", "fetch", "fetch"])
+    again = [("job_requeued", 1, 31.0), ("job_claimed", 2, None)] if wait > 30 else []
+    assert story(events) == [
+        ("job_claimed", 1, None),
+        ("step_retry_attempt", 1, float(wait)),
+        *again,
+        ("job_succeeded", 2 if again else 1, None),
+    ]
+    assert [row.error_class for row in handle.history()] == (["connection_reset"] if again else []) + [None]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_last_attempt_waits_for_a_guard_inside_where_it_is(app, is_async):
+    """Else what that guard grants would be lost."""
+    job, calls = fetching(app, is_async, outlast.retry(delays=(40,), jitter=0), retry=None)
+    handle = job.enqueue()
+    work(app)
+    assert (handle.result(), handle.attempts, calls) == ("there", 1, ["first", "fetch", "fetch"])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_circuit_that_is_open_for_long_is_waited_for_in_the_queue(app, is_async):
+    """C-11, D-10: on_open="wait" of a guard inside. It opens with the first attempt, and the job comes back when it may be tried."""
+    breaker = outlast.CircuitBreaker("mail", failure_threshold=1, reset_timeout=50)
+    guard = outlast.Guard("mail", retry=outlast.RetryPolicy(initial_delay=1, jitter=0), breaker=breaker, on_open="wait")
+    job, calls = fetching(app, is_async, guard)
+    handle = job.enqueue()
+    with capture_events() as events:
+        work(app)
+    assert (handle.result(), calls) == ("there", ["first", "fetch", "fetch"])
+    (requeued,) = [event for event in events if event.name == "job_requeued"]
+    assert (requeued.delay, requeued.error_class) == (pytest.approx(49, abs=1.1), "connection_reset")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_circuit_of_the_jobs_own_guard_is_waited_for_in_the_queue(app, is_async):
+    """D-10: nothing was called, so it costs no attempt."""
+    breaker = outlast.CircuitBreaker("own", failure_threshold=1, reset_timeout=50)
+    guard = outlast.Guard("own", retry=None, breaker=breaker, on_open="wait")
+    calls = []
+
+    @app.job(name="sync", retry=SLOW, guard=guard)
+    def sync_job() -> int:
+        calls.append(1)
+        return len(calls)
+
+    @app.job(name="async", retry=SLOW, guard=guard)
+    async def async_job() -> int:
+        return sync_job.fn()
+
+    handle = (async_job if is_async else sync_job).enqueue()
+    with virtual_time():
+        with pytest.raises(ConnectionResetError):
+            guard(lambda: (_ for _ in ()).throw(ConnectionResetError("down")))()
+        result = app_work(app)
+    assert (result.requeued + result.released, handle.result(), handle.attempts) == (1, 1, 1)
+    assert outcomes(handle) == ["released", "succeeded"]
+
+
+def app_work(app):
+    return asyncio.run(made(app, (), 8, until_idle=True, due_later=True).run())
+
+
+def test_tasks_of_a_job_that_wait_for_long_leave_it_together(app):
+    """A task group holds what each of them has raised; the first wait counts."""
+
+    @outlast.retry(delays=(60,), jitter=0)
+    async def fetch(number: int) -> None:
+        if outlast.current().job_id and asks.count(number) < 1:
+            asks.append(number)
+            raise ConnectionResetError("down")
+
+    asks: list[int] = []
+
+    @app.job(retry=SLOW)
+    async def both() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fetch(1))
+            group.create_task(fetch(2))
+        return "both"
+
+    handle = both.enqueue()
+    result = work(app)
+    assert (result.requeued, handle.result(), [row.error for row in handle.history()]) == (1, "both", ["down", None])

@@ -47,6 +47,8 @@ assert_type(job.result(timeout=5), str)
 assert_type(job.status, Literal["queued", "processing", "succeeded", "failed", "cancelled"])
 assert_type(job.next_run_at, datetime | None)
 assert_type(job.history(), Sequence[outlast.AttemptRow])
+assert_type(job.compensations(), Sequence[outlast.Compensation])
+assert_type(job.compensation, Literal["none", "pending", "completed", "failed"])
 assert_type(process_report.enqueue_many({"file_id": f"f-{n}"} for n in range(10)), int)
 process_report.options(unique_key=lambda file_id: f"{file_id}")
 

@@ -127,6 +127,8 @@ def rest(call: Call, seconds: float) -> None:
     try:
         if aside is not None:
             aside.leave()
+        elif turn is None:
+            call.may_wait(seconds)
         if turn is not None:
             how = turn.limit.wait(turn, call.patience())
         elif clock.sleep(seconds, stopping.get()):
@@ -388,6 +390,8 @@ async def arest(call: Call, seconds: float) -> None:
     try:
         if aside is not None:
             aside.leave()
+        elif turn is None:
+            call.may_wait(seconds)
         if turn is not None:
             how = await turn.limit.await_turn(turn, call.patience())
         elif await clock.asleep(seconds, stopping.get()):

@@ -224,7 +224,7 @@ class Context:
         return self._in_job("step").step(name, fn, args, kwargs)
 
     @overload
-    def compensate(
+    def compensate(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, object]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, None]: ...
     @overload

@@ -762,6 +762,12 @@ class Call:
 
     # -- between attempts
 
+    def may_wait(self, seconds: float) -> None:
+        """A wait begins. What this call is a part of may have a better place for a long one, and leaves it by raising."""
+        waits: Callable[[float, Exception | None], None] | None = getattr(current_work.get(), "long_wait", None)
+        if waits is not None:
+            waits(seconds, self.last_error)
+
     def waited(self, how: Waited) -> NoReturn:
         """The wait has not brought what it was for: the call ends, as its last attempt did if there was one."""
         limit, turn, self.turn = self.guard.limit, self.turn, None

@@ -50,7 +50,6 @@ from outlast.report.jobs import (
 )
 from outlast.report.views import Shell, Views
 from outlast.settings.keys import seconds_of
-from outlast.store.compensations import in_all
 from outlast.store.records import FLOW, from_us
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
     from outlast.observe.figures import JobFigures
     from outlast.report.jobs import Answer, JobView, ScheduleView
-    from outlast.store.compensations import CompensationRecord
     from outlast.store.records import JobAttempt, JobRow, NewJob, QueueState, WorkerState
 
 jobs = typer.Typer(
@@ -432,12 +430,12 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
                 (
                     one.call,
                     one.step or "",
-                    _undone(one, job.status),
+                    status,
                     one.attempts,
                     None if one.ended_us is None else from_us(one.ended_us),
                     _said(one.error, one.error_class),
                 )
-                for one in view.compensations
+                for one, status in view.undoing()
             ),
             wrap=("undone by", "error"),
         )
@@ -523,7 +521,7 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
     if view.artifacts:
         newest = view.artifacts[-1]
         yield f"What it has kept: {command('jobs', 'artifact', str(job.id), newest.name)}"
-    undone = in_all(view.compensations, job.status)
+    undone = view.compensation
     standing = any(one.state == "registered" for one in view.compensations)
     if undone == "failed":
         yield f"To undo what still stands: {command('jobs', 'undo', str(job.id))}"
@@ -816,12 +814,6 @@ def undo_jobs(
     if idle and any(answer.done for answer in answers) and not as_json:
         hint(no_worker(where))
     _exit_unless_all(answers)
-
-
-def _undone(one: CompensationRecord, status: str) -> str:
-    """How far it is, for people."""
-    said = one.status(status).replace("_", " ")
-    return f"{said}, before the requeue" if one.closed else said
 
 
 def _told(answers: Sequence[Answer], *, as_json: bool) -> None:

@@ -375,9 +375,7 @@ class OnRecord:
                 raise PermanentFailure(message, error_class="code_error")
             self._places_taken += 1
             place = self._places_taken
-        return NewCompensation(
-            job.id, job.token, job.made, place, call, data, known, inside[-1] if inside else None
-        )
+        return NewCompensation(job.id, job.token, job.made, place, call, data, known, inside[-1] if inside else None)
 
     def _call_data(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments as they are stored; what cannot be stored is refused before anything is done."""
@@ -785,7 +783,9 @@ def undo_kind(fn: Any, *, in_async_job: bool) -> tuple[bool, str]:
         raise ConfigurationError(message)
     kind, runs = kind_of(fn), _loop_runs()
     if "generator" in kind:
-        raise ConfigurationError(f"expected a function that returns to undo something, got: the {kind} function {name_of(fn)}.")
+        raise ConfigurationError(
+            f"expected a function that returns to undo something, got: the {kind} function {name_of(fn)}."
+        )
     if kind == "sync" and in_async_job and runs:
         message = (
             f"expected an async function in an async job, got: {name_of(fn)}. To register it would hold up the event loop: write "

@@ -21,6 +21,7 @@ decides, not those of when the job was enqueued.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, NamedTuple
 
 from outlast import presets
@@ -58,6 +59,33 @@ class PutBack(NoFailure):
     def __init__(self, why: str, delay: float | None = None) -> None:
         super().__init__(why)
         self.delay = delay
+
+
+class ToQueue(BaseException):
+    """
+    A call inside of a job has to wait for long: the job leaves its code, and waits in the queue. No failure that code could
+    take for its own, so ``except Exception`` lets it through. `last` is what the call has failed with.
+    """
+
+    def __init__(self, delay: float, last: Exception | None) -> None:
+        super().__init__(f"to be waited for in the queue, for {delay:g} s")
+        self.delay = delay
+        self.last = last
+
+
+def waits_in(error: BaseException) -> ToQueue | None:
+    """The wait that an attempt was left for; None if it has failed. Tasks that were cancelled with it do not count."""
+    if isinstance(error, ToQueue):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    waits, others = error.split(ToQueue)
+    if waits is None or (others is not None and others.split(CancelledError)[1] is not None):
+        return None
+    found: Any = waits
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found if isinstance(found, ToQueue) else None
 
 
 class CalledOff(NoFailure):

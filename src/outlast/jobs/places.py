@@ -15,7 +15,7 @@ from outlast.errors import ConfigurationError
 from outlast.settings.callables import name_of
 
 
-class NotFound(Exception):  # noqa: N818 - it is no failure of the program: another worker may know the function
+class NotFound(Exception):
     """There is no such function in this process."""
 
 

@@ -263,6 +263,16 @@ class ActiveJob:
         ending = Ending(roll=self.runner.roll(), letter="", gave_up=seen[0] or reason, owned=owned)
         return outcome.follows(self.job, error, policy, ending)
 
+    def long_wait(self, seconds: float, last: Exception | None) -> None:
+        """
+        A call that its code makes has to wait. If that is long, and the job has an attempt left for it, it is the queue that waits: what
+        is stored of its steps makes the second time short.
+        """
+        if self.kind.declared.ends_itself or self.over or self.why is not None or self.finishing:
+            return
+        if outcome.for_the_queue(self.job, self.kind.policy, seconds):
+            raise outcome.ToQueue(seconds, last)
+
     @property
     def spent(self) -> bool:
         """Whether it was claimed with no attempt left: it only puts things in order."""
@@ -376,6 +386,13 @@ class JobCall(Call):
             return False
         active.again = delay
         return True
+
+    def _patience(self, seconds: float) -> float | None:
+        wait = super()._patience(seconds)
+        if wait is None or wait <= outcome.INLINE_MAX_DELAY:
+            return wait
+        # The queue waits for the circuit: if nothing was called, that costs no attempt.
+        return None if self.number == 0 or self._queued(wait) else wait
 
     # A wait between attempts, for a circuit or in a line takes nothing of the attempt's own time.
 
@@ -737,7 +754,10 @@ class JobRunner:
             return outcome.cancelled(job, when, active.said)
         if active.why == "release":
             return outcome.released(job, when, "given back by its worker, which is ending")
-        raised = error
+        raised, again = error, active.again
+        if (waits := outcome.waits_in(error)) is not None:
+            again = waits.delay
+            error = waits.last or TemporaryFailure("a call inside of it waits for a circuit, or for another result")
         if active.why == "timeout" and not isinstance(error, AttemptTimeoutError):
             seconds = active.kind.declared.timeout or 0.0
             error = AttemptTimeoutError(f"the attempt took longer than {seconds:g} s")
@@ -756,7 +776,7 @@ class JobRunner:
             gave_up=reason,
             owned=owned,
             left=left,
-            again=active.again,
+            again=again,
             answer=decided[1] if decided is not None and decided[0] is error else None,
             spent=active.spent,
         )

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from outlast.jobs.running import JobRunner, Kind
     from outlast.jobs.tenure import Tenure
-    from outlast.kernel.aliases import StopReason
     from outlast.store.compensations import CompensationRecord, UndoneJob
 
 #: As for the steps of flows: what undoes something is also tried again after errors of which nobody knows whether they pass. What a
@@ -253,7 +252,9 @@ class Undoer:
 
     def _give_back(self, tenure: Tenure, job: UndoneJob) -> None:
         try:
-            self._surely(tenure, lambda: tenure.store.release_held(tenure.lease, [(job.id, job.token)], ahead_us=ahead_us()))
+            self._surely(
+                tenure, lambda: tenure.store.release_held(tenure.lease, [(job.id, job.token)], ahead_us=ahead_us())
+            )
         except LeaseLost:
             return
 

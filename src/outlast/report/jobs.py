@@ -24,12 +24,13 @@ from outlast.store.upkeep import is_hash, plain_key
 from outlast.work.leases import certainly_dead, this_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from outlast.observe.figures import JobFigures
     from outlast.store import Store
     from outlast.store.codec import Codec
+    from outlast.store.compensations import CompensationRecord
     from outlast.store.records import (
         DeadLetterRow,
         Enqueued,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         WorkerKinds,
         WorkerState,
     )
-    from outlast.store.compensations import CompensationRecord
     from outlast.store.steps import ArtifactRecord, StepRecord
 
 STATUSES: tuple[JobStatus, ...] = tuple(JOB_STATES)
@@ -86,6 +86,17 @@ class JobView(NamedTuple):
     artifacts: Sequence[ArtifactRecord] = ()
     changes: Sequence[JobChangeRow] = ()
     compensations: Sequence[CompensationRecord] = ()
+
+    @property
+    def compensation(self) -> str:
+        """As `JobHandle.compensation`."""
+        return in_all(self.compensations, self.job.status)
+
+    def undoing(self) -> Iterator[tuple[CompensationRecord, str]]:
+        """What undoes it, each with how far that is, for people."""
+        for one in self.compensations:
+            said = one.status(self.job.status).replace("_", " ")
+            yield one, f"{said}, before the requeue" if one.closed else said
 
 
 class FlowOfJob(NamedTuple):
@@ -391,7 +402,7 @@ def job_view_document(view: JobView, codec: Codec, *, reveal: bool = False) -> d
         "steps": [
             {"name": step.name, "attempt": step.attempt, "ended_at": from_us(step.ended_us)} for step in view.steps
         ],
-        "compensation": in_all(view.compensations, view.job.status),
+        "compensation": view.compensation,
         "compensations": [
             {
                 "function": one.call,

@@ -14,6 +14,7 @@ token and the worker. All of it is flushed: what is registered must be undone, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from outlast.store import turns
@@ -85,7 +86,6 @@ class CompensationRecord(NamedTuple):
     stop_reason: StopReason | None
     letter: str | None
 
-
     def status(self, job: str) -> CompensationStatus:
         """What it is for people, given the status of its job."""
         if self.state == "registered":
@@ -142,7 +142,7 @@ class Compensations:
 
     if TYPE_CHECKING:
 
-        def _note_change(self, tx: Transaction, id: int, change: str, now: int, by: str, reason: str) -> None: ...  # noqa: A002
+        def _note_change(self, tx: Transaction, id: int, change: str, now: int, by: str, reason: str) -> None: ...
 
     def compensations(self, job: int, /) -> list[CompensationRecord]:
         """All that undoes a job, or did, in the order in which it was registered."""
@@ -152,9 +152,7 @@ class Compensations:
             )
         return [_record(row) for row in rows]
 
-    def undoing_waits(
-        self, queues: Collection[str] | None, kinds: Mapping[str, int], *, ahead_us: int = 0
-    ) -> bool:
+    def undoing_waits(self, queues: Collection[str] | None, kinds: Mapping[str, int], *, ahead_us: int = 0) -> bool:
         """Whether a job of these kinds, in these queues (None: in all), is to be undone now."""
         with self._database.reading() as tx:
             where, values = self._waiting(queues, kinds)
@@ -234,9 +232,7 @@ class Compensations:
             )
             return bool(done.rowcount)
 
-    def end_compensation(
-        self, lease: Lease, job: int, token: int, end: CompensationEnd, *, ahead_us: int = 0
-    ) -> bool:
+    def end_compensation(self, lease: Lease, job: int, token: int, end: CompensationEnd, *, ahead_us: int = 0) -> bool:
         """Put on record what became of it, with its dead letter; whether the job is still this worker's. Twice is once."""
         database = self._database
         with database.writing() as tx:
@@ -269,7 +265,8 @@ class Compensations:
 
     def _settle(self, tx: Transaction, job: int, end: CompensationEnd, known: str | None, now: int) -> None:
         """The dead letter of what could not be undone, and its end once it is."""
-        letter = end.letter
+        # On the database's clock, as that of its job.
+        letter = None if end.letter is None else replace(end.letter, created_us=now, last_attempt_us=now)
         if letter is None:
             tx.execute(
                 "update outlast_dead_letters set status = 'resolved', moved = ?, replays = replays + 1, last_attempt = ? "
@@ -285,9 +282,7 @@ class Compensations:
             note_failure(tx, str(known), turns.failure_of(letter), now)
             return
         tx.insert("outlast_dead_letters", LETTER, [letter_values(self.app, letter, letter.created_us)])
-        tx.execute(
-            "update outlast_compensations set letter = ? where job = ? and place = ?", letter.id, job, end.place
-        )
+        tx.execute("update outlast_compensations set letter = ? where job = ? and place = ?", letter.id, job, end.place)
 
     def _mine(self, tx: Transaction, lease: Lease, job: int, token: int) -> bool:
         """Whether the job is still undone by this worker; its row is held until the transaction ends."""
@@ -302,7 +297,7 @@ class Compensations:
 
     # -- what operators do ---------------------------------------------------------------------------------------------
 
-    def undo_job(self, id: int, /, *, by: str = "", reason: str = "", ahead_us: int = 0) -> int:  # noqa: A002
+    def undo_job(self, id: int, /, *, by: str = "", reason: str = "", ahead_us: int = 0) -> int:
         """
         Have undone what could not be undone of a failed job, and all that a cancelled one has registered; how much that is.
         Who wanted it, and why, stays on record.
@@ -327,7 +322,7 @@ class Compensations:
         return int(done)
 
 
-def close_round(database: Database, tx: Transaction, app: str, job: int, state: str) -> bool:
+def close_round(tx: Transaction, app: str, job: int, state: str) -> bool:
     """
     A job is requeued: what it has undone is a matter of the past, and so are the results of all steps that may have used it. Whether
     there were such steps. `StoreRefused` while something is left to be undone.

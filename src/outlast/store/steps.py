@@ -91,9 +91,7 @@ class Steps:
     _database: Database
     app: str
 
-    def put_results(
-        self, rows: Sequence[Put], lease: Lease | None = None, *, ahead_us: int = 0
-    ) -> list[bool]:
+    def put_results(self, rows: Sequence[Put], lease: Lease | None = None, *, ahead_us: int = 0) -> list[bool]:
         """
         Write what jobs have done and kept, in one transaction; of each, whether its job was still its writer's. What has
         the name already is replaced. `lease` is that of the worker.
@@ -185,13 +183,16 @@ def _statements(database: type[Database], ahead_us: int) -> tuple[str, str, str]
     ]
     step = f"insert into outlast_steps ({_STEP}) select 'job', job.id, ?, ?, ?, ?, ?, token, ?, {mine}"
     artifact = f"insert into outlast_artifacts ({_ARTIFACT}) select 'job', job.id, ?, ?, ?, ?, ?, {mine}"
+    # The answer to a commit may be lost, and then it comes again.
+    undo = (
+        f"insert into outlast_compensations ({_COMPENSATION}) select job.app, job.id, ?, 'registered', ?, ?, ?, ?, ?, {mine} "
+        "on conflict (job, place) do update set state = excluded.state "
+        "where outlast_compensations.fingerprint = excluded.fingerprint and outlast_compensations.state = 'registered'"
+    )
     return (
         f"{step} on conflict (kind, owner, name) do update set {new[0]}",
         f"{artifact} on conflict (kind, owner, attempt, name) do update set {new[1]}",
-        # The answer to a commit may be lost, and then it comes again.
-        f"insert into outlast_compensations ({_COMPENSATION}) select job.app, job.id, ?, 'registered', ?, ?, ?, ?, ?, {mine} "
-        "on conflict (job, place) do update set state = excluded.state "
-        "where outlast_compensations.fingerprint = excluded.fingerprint and outlast_compensations.state = 'registered'",
+        undo,
     )
 
 
