@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -196,3 +197,11 @@ def test_each_input_ends_as_the_seed_says(tmp_path, store, form):
     assert "\nLost: 0. " in done.stdout
     assert "\nDoubled: 0. " in done.stdout
     assert done.stdout.endswith("\nEvery input has ended as it must.\n")
+
+
+def test_the_guide_shows_the_example_as_it_is():
+    """What stands in the guide as a part of a file is a part of that file."""
+    guide = (ROOT / "docs" / "guides" / "report-worker.md").read_text()
+    shown = re.findall(r"<!-- (?:not run: )?of ([\w.]+)[^\n]*-->\n```\w+\n(.*?)```", guide, re.DOTALL)
+    assert [name for name, _ in shown] == ["report.yaml"] * 3 + ["report_jobs.py"] * 2
+    assert [text for name, text in shown if text not in (EXAMPLE / name).read_text()] == []

@@ -188,7 +188,7 @@ def show(trial: Trial, found: Audit, *, verbose: bool) -> None:
     for one in trial.inputs:
         groups[one.story].append(one)
     width = max(len(story.name) for story in groups)
-    print(f"{'what went wrong':{width}}  inputs  ended      attempts  model calls  why")
+    print(f"\n{'what went wrong':{width}}  inputs  ended      attempts  model calls  why")
     for story, those in sorted(groups.items(), key=lambda group: order(group[0])):
         facts = found.facts[those[0].file]
         calls = sum(found.facts[one.file].calls for one in those)

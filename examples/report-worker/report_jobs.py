@@ -63,10 +63,7 @@ def objects_of() -> Any:
 
 @app.job(queue="reports")
 def process(file: str, services: Services = outlast.use(open_services)) -> str:
-    job, target = (
-        outlast.current(),
-        f"out/{file}.json",
-    )  # one name for each input: to write it twice is to write it once
+    job, target = outlast.current(), f"out/{file}.json"
     text = job.step("read", read, services.objects, file)
     answer = job.step("ask", ask, services.model, text)
     report = checked(answer)
@@ -108,12 +105,9 @@ def checked(answer: str) -> dict[str, Any]:
         jsonschema.validate(report, SCHEMA)
     except (ValueError, jsonschema.ValidationError) as wrong:
         outlast.current().keep("answer", answer)
-        fits = (
-            f"does not fit the schema: {wrong.json_path}"
-            if isinstance(wrong, jsonschema.ValidationError)
-            else "is no JSON"
-        )
-        raise outlast.PermanentFailure(f"the answer {fits}", error_class="invalid_output") from None
+        is_misfit = isinstance(wrong, jsonschema.ValidationError)
+        what = f"does not fit the schema: {wrong.json_path}" if is_misfit else "is no JSON"
+        raise outlast.PermanentFailure(f"the answer {what}", error_class="invalid_output") from None
     return report
 
 

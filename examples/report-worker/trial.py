@@ -71,9 +71,14 @@ class Trial:
         others = [one for one in self.inputs if not (one.story.kills or one.story.restarts)]
         os.environ.update(self.environment)
         try:
-            self.misbehave(others)
-            self.kill(doomed)
-            self.restart(shaken)
+            for what, do, those in (
+                ("services that fail", self.misbehave, others),
+                ("workers that are killed", self.kill, doomed),
+                ("a database that restarts", self.restart, shaken),
+            ):
+                at = time.monotonic()
+                do(those)
+                print(f"{len(those):>4} inputs, and {what}: {time.monotonic() - at:.0f} s", flush=True)
         finally:
             for worker in [*self._workers]:
                 self.end(worker, signal.SIGKILL)
