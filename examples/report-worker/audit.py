@@ -116,24 +116,20 @@ def facts(trial: Trial) -> dict[str, Facts]:
             objects=[objects[key] for key in (target_of(one),) if key in objects],
             rows=[rows[key] for key in (one.file,) if key in rows],
             writes=written[one.file],
-            kept=kept(trial, handle, one),
+            kept=kept(trial, handle),
             undone=undone(trial, handle, one),
             letters=letters[handle.id],
         )
     return found
 
 
-def kept(trial: Trial, handle: Any, one: Input) -> str | None:
+def kept(trial: Trial, handle: Any) -> str | None:
     """What the model said, as it was kept by the last attempt that has kept something."""
-    if trial.form == "jobs":
-        names = {artifact.name for artifact in handle.artifacts()}
-        return handle.artifact("answer") if "answer" in names else None
-    views = Views(report_jobs.app.store)
-    record = report_jobs.app.store.find_run("report", one.file)
-    if record is None:
+    name = "answer" if trial.form == "jobs" else "ask answer"
+    if name not in {artifact.name for artifact in handle.artifacts()}:
         return None
-    names = [artifact.name for artifact in views.flows.report(record).artifacts if artifact.name.startswith("ask ")]
-    return views.flows.artifact(record, names[-1], None).decode() if names else None
+    raw = handle.artifact(name)
+    return raw.decode() if isinstance(raw, bytes) else raw
 
 
 def undone(trial: Trial, handle: Any, one: Input) -> bool:
