@@ -214,12 +214,16 @@ def show(trial: Trial, found: Audit, *, verbose: bool) -> None:
         f"{trial.killed} workers were killed, the database was restarted once."
     )
     print(
-        f"Lost: {len(found.lost)}. Every input has one job, with an end on record; who succeeded has its object and its row."
+        f"Lost: {len(found.lost)}. Checked: every input has one job with an end on record; "
+        "who succeeded has its object, and a row that names it."
     )
-    print(f"Doubled: {len(found.doubled)}. No object and no row beside those, and every row was committed once.")
     print(
-        f"Otherwise than the script says: {len(found.otherwise)}. Compared were the end of each input, each attempt and its error "
-        f"class, the waits, {calls} calls counted at the model, {raw} answers that were kept, and what was removed again."
+        f"Doubled: {len(found.doubled)}. Checked: there is no other job, object or row; each row was committed once; "
+        "the model was asked no more often than the script says."
+    )
+    print(
+        f"Otherwise than the script says: {len(found.otherwise)}. Checked: the end of each input, each attempt and its error class, "
+        f"the waits, {calls} calls counted at the model, {raw} answers that were kept, and what was removed again."
     )
     for line in found.wrong:
         print(f"  WRONG {line}")
