@@ -28,6 +28,7 @@ LATER_PARAMETERS: dict[str, set[str]] = {}
 ROOMS = {
     "IPython": "display",
     "backports": "components/packed",
+    "botocore": "components/steps/doing/s3",
     "click": "cli",
     "compression": "components/packed",
     "cronsim": "jobs/cron",

@@ -8,12 +8,20 @@ import pytest
 
 import outlast
 from servers.mariadb import MariaDB
+from servers.s3 import S3
 from stores import prepared
 
 
 @pytest.fixture(scope="session")
 def postgres(postgres_server):
     return postgres_server.database("components")
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """An S3 server with one bucket, called ``bucket``."""
+    with S3() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

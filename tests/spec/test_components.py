@@ -27,7 +27,7 @@ from tables import table
 ROWS = "${steps.read.outputs.rows}"
 ALL = (
     "data.processor files.reader files.writer http.caller pipeline postgres.extractor postgres.writer python "
-    "resource.allocator resource.deallocator schema.validator"
+    "resource.allocator resource.deallocator s3.deleter s3.reader s3.writer schema.validator"
 ).split()
 
 

@@ -45,9 +45,9 @@ class Failure:
     fields: tuple[str, ...] = ()
 
 
-_HOST = ("url", "base_url", "host", "port")
-_LOGIN = ("url", "user", "password", "token", "api_key")
-_TLS = ("url", "base_url", "sslmode", "sslrootcert")
+_HOST = ("url", "base_url", "endpoint_url", "host", "port")
+_LOGIN = ("url", "user", "password", "token", "api_key", "access_key_id", "secret_access_key")
+_TLS = ("url", "base_url", "endpoint_url", "sslmode", "sslrootcert")
 # While a connection is being made the driver hands on what the server says, and not its code. The first that fits.
 _SAYS: tuple[tuple[str, Kind, str, tuple[str, ...]], ...] = (
     (r"password authentication failed", "auth", "the password or the user is wrong", _LOGIN),
@@ -96,6 +96,10 @@ class Unreadable(Exception):
     """The driver cannot read the address."""
 
 
+class NotThere(Exception):
+    """The service has no such bucket."""
+
+
 class NoAnswer(TimeoutError):
     """Nobody has answered in time."""
 
@@ -114,6 +118,8 @@ def failure(error: BaseException) -> Failure:
         return Failure("permission", str(error), ("base_url",))
     if isinstance(error, NoAnswer):
         return Failure("timeout", str(error), _HOST)
+    if isinstance(error, NotThere):
+        return Failure("unknown", str(error), ("bucket",))
     if isinstance(error, NotInstalled):
         return Failure("unknown", str(error))
     if isinstance(error, Unreadable):
@@ -291,3 +297,16 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
         login = f"{fields['user']}:{plain_value(fields['password'])}"
         found["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
     return found
+
+
+# -- S3 ----------------------------------------------------------------------------------------------------------------
+
+
+def reach_s3(fields: Mapping[str, Any], limit: float) -> None:
+    """Ask for the name of one object of the bucket."""
+    try:
+        from outlast.components.steps.doing import s3
+    except ConfigurationError as not_there:
+        raise NotInstalled(str(not_there)) from None
+    if not s3.is_there(fields, limit):
+        raise NotThere("the store has no such bucket")

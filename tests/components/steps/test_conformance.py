@@ -192,6 +192,7 @@ def test_a_name_that_nobody_knows_is_told():
         ("openai", "llm.caller", {"connection": "@llm.main", "prompt": "a"}, "llm"),
         ("httpx", "llm.caller", {"connection": "@llm.main", "prompt": "a"}, "http"),
         ("psycopg", "postgres.extractor", {"connection": "@postgres.shop", "query": "select 1"}, "postgres"),
+        ("botocore", "s3.reader", {"connection": "@s3.reports", "key": "a.txt"}, "s3"),
         ("jsonschema", "schema.validator", {"data": [], "schema": {}}, "flows"),
     ],
 )
@@ -199,7 +200,7 @@ def test_a_package_that_is_not_installed_is_told_with_what_brings_it(package, na
     """A file that names the component can be checked without it; the step that runs it says what to install."""
     with pytest.MonkeyPatch.context() as without:
         without.setitem(sys.modules, package, None)
-        for one in ("http", "llm", "wire", "postgres"):
+        for one in ("http", "llm", "wire", "postgres", "s3"):
             without.delitem(sys.modules, f"outlast.components.steps.doing.{one}", raising=False)
         _, said, error = failure_of(name, config, a_context(connection={"url": "postgresql://127.0.0.1:1/x"}))
     assert (type(error), said.endswith(f"which is not installed: pip install 'outlast[{extra}]'.")) == (

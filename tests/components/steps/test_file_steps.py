@@ -190,7 +190,7 @@ def test_what_a_killed_attempt_has_left_is_removed_by_the_next(tmp_path):
     """The next attempt at the same step clears it; that of another step is left alone."""
     with pytest.MonkeyPatch.context() as dies:
         dies.setattr("shutil.rmtree", lambda *_, **__: None)
-        dies.setattr("outlast.components.steps.doing.files._fill", lambda *_: 1 / 0)
+        dies.setattr("outlast.components.steps.doing.files.fill", lambda *_: 1 / 0)
         for key in ("k-1", "k-2"):
             failure_of("files.writer", {"path": "a.csv", "rows": []}, a_context(tmp_path, idempotency_key=key))
     assert len(names_in(tmp_path)) == 2

@@ -7,6 +7,7 @@ The components of steps, one file a family: what each needs and does, and the mo
     http        http.caller, and connections of the family http
     llm         llm.caller, and connections of the family llm
     postgres    postgres.extractor, postgres.writer, and connections of the family postgres
+    s3          s3.reader, s3.writer, s3.deleter, and connections of the family s3
     rows        data.processor, schema.validator
     resource    resource.allocator, resource.deallocator
 """
@@ -23,6 +24,9 @@ OWN = {
     "llm.caller": "outlast.components.steps.llm:CALLER",
     "postgres.extractor": "outlast.components.steps.postgres:EXTRACTOR",
     "postgres.writer": "outlast.components.steps.postgres:WRITER",
+    "s3.reader": "outlast.components.steps.s3:READER",
+    "s3.writer": "outlast.components.steps.s3:WRITER",
+    "s3.deleter": "outlast.components.steps.s3:DELETER",
     "schema.validator": "outlast.components.steps.rows:VALIDATOR",
     "data.processor": "outlast.components.steps.rows:PROCESSOR",
     "resource.allocator": "outlast.components.steps.resource:ALLOCATOR",
@@ -33,4 +37,5 @@ OWN_FAMILIES = {
     "http": "outlast.components.steps.http:FAMILY",
     "llm": "outlast.components.steps.llm:FAMILY",
     "postgres": "outlast.components.steps.postgres:FAMILY",
+    "s3": "outlast.components.steps.s3:FAMILY",
 }

@@ -7,12 +7,15 @@ driver that it needs with it. None of them tries again.
     http        one HTTP request; wire: which address is connected to, and until when
     llm         one question to a model; jsons: the JSON value in what it said
     postgres    the rows of a query; rows into a table, all or none
+    s3          one object, read, written or deleted
     rows        changes rows, and checks them against a JSON Schema
     resource    takes a share of a pool, and gives it back
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -61,3 +64,28 @@ def keep(context: StepContext, name: str, raw: str | bytes) -> None:
     """Keep what people may want to look at. That it cannot be kept must not hide why the step has failed."""
     with suppress(Exception):
         context.keep(name, raw)
+
+
+def strict_json(raw: str | bytes) -> Any:
+    """What a JSON text holds. ValueError where Python would lose or make up something."""
+    return json.loads(raw, parse_constant=_no_number, parse_float=_number, object_pairs_hook=_object)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _number(text: str) -> float:
+    """A number that is too large would become infinity, which is no JSON."""
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError("a number is too large")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values of one name one would be lost in silence."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name comes twice")
+    return made

@@ -38,15 +38,20 @@ def read(config: ReaderConfig, context: StepContext) -> dict[str, Any]:
     """All rows of all files, in the order of their names. A row that cannot be read is an error of the step."""
     rows: list[Any] = []
     for path in _found(config.path, context):
-        try:
-            for row in _rows(path, config):
-                if isinstance(row, Unreadable):
-                    keep(context, "unreadable", row.raw)
-                    raise row.error
-                rows.append(row)
-        except (PermanentFailure, ConfigurationError) as wrong:
-            raise _of_step(wrong) from None
+        rows += rows_of(path, _kind(path, config.format), config.delimiter, config.encoding, context)
     return {"rows": rows, "count": len(rows)}
+
+
+def rows_of(path: Path, kind: str, delimiter: str | None, encoding: str | None, context: StepContext) -> Iterator[Any]:
+    """The rows of a file of this kind, an ending. One that cannot be read is an error of the step, and is kept."""
+    try:
+        for row in _rows(path, kind, delimiter, encoding):
+            if isinstance(row, Unreadable):
+                keep(context, "unreadable", row.raw)
+                raise row.error
+            yield row
+    except (PermanentFailure, ConfigurationError) as wrong:
+        raise _of_step(wrong) from None
 
 
 # How what is wrong with a table is mended, in the words of runs over items: an option of Python, and one of the command.
@@ -83,14 +88,13 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, list) or all(map(_is_finite, value))
 
 
-def _rows(path: Path, config: ReaderConfig) -> Iterator[Any]:
-    kind = _kind(path, config.format)
+def _rows(path: Path, kind: str, delimiter: str | None, encoding: str | None) -> Iterator[Any]:
     packed.check(path)
     if kind == ".parquet":
         from outlast.components import parquet
 
         return (row for batch in parquet.read(path) for row in batch)
-    found = lines.read(path, config.delimiter, config.encoding, kind=kind)
+    found = lines.read(path, delimiter, encoding, kind=kind)
     return found if kind in TABLES else _finite(path, found)
 
 
@@ -134,7 +138,7 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
         sink = open_sink(made)
         assert sink is not None  # noqa: S101 - of a path there always is one
         try:
-            _fill(sink, rows, context)
+            fill(sink, rows, context)
         finally:
             sink.close()
         made.replace(target)
@@ -153,7 +157,8 @@ def _named(target: Path, said: str | None) -> str:
     return f"{target.name}{'.jsonl' if kind == '.json' else kind}{ending}"
 
 
-def _fill(sink: Sink, rows: Sequence[Any], context: StepContext) -> None:
+def fill(sink: Sink, rows: Sequence[Any], context: StepContext) -> None:
+    """Write all rows. One that cannot be written is told by its number."""
     sink.claim()
     sink.open(None, run=context.run_id, token=0)
     for begin in range(0, len(rows), _BATCH):

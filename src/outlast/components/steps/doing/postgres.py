@@ -85,7 +85,7 @@ def _connected(
             yield connection
             connection.execute("commit")
     except psycopg.Error as error:
-        found = error
+        found, lost = error, connection.closed
     else:
         return
     finally:
@@ -93,6 +93,11 @@ def _connected(
             connection.close()
     if late.struck:
         raise TemporaryFailure("the database did not answer in the time of the attempt", error_class="timeout")
+    if (
+        lost and not found.diag.message_primary
+    ):  # whatever the driver made of it, the other side said nothing that it knows
+        message = "the connection to the database broke, or what came over it is none of PostgreSQL"
+        raise TemporaryFailure(message, error_class="database_connection")
     raise _told(found)
 
 

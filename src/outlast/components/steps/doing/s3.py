@@ -1,0 +1,468 @@
+"""
+`s3.reader`, `s3.writer` and `s3.deleter`: one object each, by a client of its own that never tries again.
+
+Errors are told in our words: those of the library quote what the store says. What a broken connection leaves of an answer is
+never taken for one: an answer must say how long it is, and be that long.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from base64 import b64encode
+from contextlib import ExitStack, closing, contextmanager, suppress
+from contextvars import ContextVar
+from hashlib import md5, sha256
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from outlast.components import open_sink
+from outlast.components.reaching import plain_value
+from outlast.components.reading import missing
+from outlast.components.steps.doing import invalid, keep, listed, strict_json
+from outlast.components.steps.doing.files import fill, rows_of
+from outlast.components.steps.s3 import OWN_METADATA, format_of
+from outlast.components.values import json_text
+from outlast.errors import PermanentFailure, TemporaryFailure
+from outlast.verdicts import classify
+
+try:
+    import botocore.config  # type: ignore[import-untyped]
+    import botocore.loaders  # type: ignore[import-untyped]
+    import botocore.session  # type: ignore[import-untyped]
+    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+except ImportError:
+    raise missing("a step with S3", "boto3", "s3") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from outlast.components.running import StepContext
+    from outlast.components.steps.s3 import DeleterConfig, ReaderConfig, WriterConfig
+    from outlast.errors import OutlastError
+
+_PATIENCE = 60.0  # seconds for one wait on the socket, where no time limit is nearer
+# How much of the time that is left is not waited: so the attempt ends by itself, and the next one need not wait for it.
+_SPARE = 0.1
+_PIECE = 16_384  # bytes that are read at a time; between two pieces the time is looked at
+_TYPES = {
+    "text": "text/plain; charset=utf-8",
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "csv": "text/csv; charset=utf-8",
+    "bytes": "application/octet-stream",
+}
+_LOADER = botocore.loaders.create_loader()  # reads the description of the service once for all clients
+_CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+# What the store says of bytes that have changed on the way.
+_DAMAGED = frozenset("BadDigest IncompleteBody XAmzContentSHA256Mismatch XAmzContentChecksumMismatch".split())
+_MISSING = {"NoSuchKey": "object", "NoSuchBucket": "bucket", "NoSuchVersion": "object"}
+# What is said of an error, by its class.
+_WORDS = {
+    "timeout": "no answer in time",
+    "connection_refused": "the connection was refused: nothing listens there",
+    "connection_reset": "the connection broke before the whole answer was there",
+    "dns_error": "cannot find the host",
+    "tls_verify": "the store cannot prove who it is (TLS)",
+    "auth_error": "there is no login that can be used",
+    "network_error": "the connection failed",
+}
+
+_ours: ContextVar[bool] = ContextVar("outlast_s3", default=False)
+
+
+def _unheard(_: logging.LogRecord) -> bool:
+    """The library's own log has the headers and the bodies of what is sent and of what comes."""
+    return not _ours.get()
+
+
+def _hush() -> None:
+    for name in list(logging.root.manager.loggerDict):
+        if name == "urllib3.connectionpool" or name.startswith("botocore."):
+            logging.getLogger(name).addFilter(_unheard)
+
+
+_hush()
+
+
+# -- the client ----------------------------------------------------------------------------------------------------------
+
+
+def client(fields: Mapping[str, Any], limit: float | None) -> Any:
+    """
+    One that never tries again. With keys it reads nobody's settings; without, those of this machine tell who logs in. A
+    wait is at most `limit` seconds long.
+    """
+    wait = _PATIENCE if limit is None else max(0.001, min(_PATIENCE, limit))
+    given = {name: plain_value(fields.get(name)) for name in ("access_key_id", "secret_access_key", "session_token")}
+    nobodys: Any = {"config_file": (None, None, "", None), "credentials_file": (None, None, "", None)}
+    session = botocore.session.Session(session_vars=nobodys if given["access_key_id"] is not None else None)
+    session.register_component("data_loader", _LOADER)
+    config = botocore.config.Config(
+        retries={"total_max_attempts": 1},
+        connect_timeout=wait,
+        read_timeout=wait,
+        signature_version="s3v4",
+        s3={"addressing_style": "path" if fields.get("path_style", True) else "virtual"},
+        proxies={},
+        # Stores that only speak the protocol do not know the newer checksums; ours are below.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    made: Any = session.create_client(
+        "s3",
+        region_name=str(fields.get("region") or "us-east-1"),
+        endpoint_url=fields.get("endpoint_url"),
+        config=config,
+        aws_access_key_id=given["access_key_id"],
+        aws_secret_access_key=given["secret_access_key"],
+        aws_session_token=given["session_token"],
+    )
+    return made
+
+
+@contextmanager
+def asked(fields: Mapping[str, Any], limit: float | None) -> Iterator[Any]:
+    """A client whose log nobody hears, and which is closed afterwards."""
+    ours = _ours.set(True)
+    try:
+        made = client(fields, limit)
+        _hush()  # what is loaded with the first client, too
+        with closing(made):
+            yield made
+    finally:
+        _ours.reset(ours)
+
+
+def is_there(fields: Mapping[str, Any], limit: float) -> bool:
+    """Whether the bucket is there, and whoever logs in may see what is in it. What the library raises goes up as it is."""
+    with asked(fields, limit) as made:
+        try:
+            made.list_objects_v2(Bucket=fields["bucket"], MaxKeys=1)
+        except ClientError as refused:
+            if _status(refused) != 404:
+                raise
+            return False
+    return True
+
+
+# The first client reads descriptions of several megabytes, which must not be part of the time of a call.
+client({"endpoint_url": "http://127.0.0.1", "access_key_id": "-", "secret_access_key": "-"}, None).close()
+
+
+class _Object(NamedTuple):
+    """Which object it is, and the client that reaches it."""
+
+    client: Any
+    bucket: str
+    key: str
+    deadline: float | None
+
+    @property
+    def where(self) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self.key}
+
+    def call(self, doing: str, operation: str, but: tuple[str, ...] = (), **options: Any) -> dict[str, Any] | None:
+        """
+        One call. What comes back is whole: it says how long its body is, unless it is known to have none. None if the
+        store refuses it with one of the codes `but`.
+        """
+        with _told(self, doing):
+            try:
+                found: dict[str, Any] = getattr(self.client, operation)(**self.where, **options)
+            except ClientError as refused:
+                if _code(refused) in but:
+                    return None
+                raise
+            metadata = found["ResponseMetadata"]
+            headers = metadata["HTTPHeaders"]
+            if metadata["HTTPStatusCode"] != 204 and not {"content-length", "transfer-encoding"} & headers.keys():
+                raise _Torn
+            return found
+
+
+class _Torn(Exception):
+    """An answer of which a part is missing."""
+
+
+@contextmanager
+def _reached(config: ReaderConfig | WriterConfig | DeleterConfig, context: StepContext) -> Iterator[_Object]:
+    fields = context.connection or {}
+    remaining = context.remaining()
+    limit = None if remaining is None else remaining * (1 - _SPARE)
+    bucket = config.bucket or str(fields["bucket"])
+    with ExitStack() as opened:
+        with _told(None, "reaching"):
+            made = opened.enter_context(asked(fields, limit))
+        yield _Object(made, bucket, config.key, None if limit is None else monotonic() + limit)
+
+
+@contextmanager
+def _told(about: _Object | None, doing: str) -> Iterator[None]:
+    """What goes wrong, in our words."""
+    try:
+        yield
+    except (PermanentFailure, TemporaryFailure):
+        raise
+    except Exception as error:  # noqa: BLE001 - what the library makes of half an answer is of any type
+        made = _failure(error, "the store" if about is None else f"{doing} {about.key} of {about.bucket}")
+    else:
+        return
+    raise made
+
+
+def _failure(error: Exception, what: str) -> OutlastError:
+    if isinstance(error, ClientError):
+        return _refused(error, what)
+    if not isinstance(error, BotoCoreError):
+        message = f"{what}: the connection broke before the whole answer was there, or it is none of S3"
+        return TemporaryFailure(message, error_class="network_error")
+    verdict = classify(error)
+    said = _WORDS.get(verdict.error_class, f"the call failed ({type(error).__name__})")
+    kind = PermanentFailure if verdict.category == "permanent" else TemporaryFailure
+    return kind(f"{what}: {said}", error_class=verdict.error_class)
+
+
+def _code(error: ClientError) -> str:
+    answer: Any = error.response
+    return str(answer.get("Error", {}).get("Code", ""))
+
+
+def _status(error: ClientError) -> Any:
+    answer: Any = error.response
+    return answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+
+
+def _refused(error: ClientError, what: str) -> OutlastError:
+    """What the store says no to, by its code."""
+    code, status = _code(error), _status(error)
+    shown = code if _CODE.fullmatch(code) else str(status)
+    if code in _MISSING or status == 404:
+        message = f"{what}: expected the {_MISSING.get(code, 'object')} to be there, got: {shown}"
+        return PermanentFailure(message, error_class="missing_input")
+    if code in _DAMAGED:
+        return TemporaryFailure(f"{what}: the bytes have changed on the way ({shown})", error_class="network_error")
+    verdict = classify(error)
+    message = f"{what}: the store says {shown}"
+    if verdict.category == "permanent":
+        return PermanentFailure(message, error_class=verdict.error_class)
+    return TemporaryFailure(message, error_class=verdict.error_class, retry_after=verdict.retry_after)
+
+
+# -- s3.reader -----------------------------------------------------------------------------------------------------------
+
+
+def read(config: ReaderConfig, context: StepContext) -> dict[str, Any]:
+    """All of the object, if it is what it must be."""
+    kind = _kind(config)
+    if config.extensions is not None and not config.key.lower().endswith(tuple(map(str.lower, config.extensions))):
+        raise invalid(f"expected {config.key} to end in {' or '.join(config.extensions)}, got: another extension")
+    with _reached(config, context) as about:
+        answer = about.call("reading", "get_object")
+        assert answer is not None  # noqa: S101 - no code is let pass
+        with closing(answer["Body"]) as body:
+            metadata = {str(name).lower(): str(value) for name, value in answer.get("Metadata", {}).items()}
+            _check_metadata(config, metadata)
+            raw = _whole(about, body, answer, config.max_bytes)
+    noted = metadata.pop(OWN_METADATA, None)
+    if noted is not None and noted != sha256(raw).hexdigest():
+        message = f"{config.key} of {about.bucket}: expected the bytes whose checksum is noted with it ({OWN_METADATA}), got: others"
+        raise PermanentFailure(message, error_class="data_error")
+    return {
+        "body": _read_as(kind, raw, config.key, context),
+        "size": len(raw),
+        "etag": str(answer.get("ETag", "")).strip('"'),
+        "content_type": str(answer.get("ContentType", "")),
+        "metadata": metadata,
+    }
+
+
+def _kind(config: ReaderConfig | WriterConfig) -> str:
+    found = format_of(config.key, config.format)
+    if found is None:  # the ending came with a reference
+        raise invalid(f"expected an ending of {config.key} that says what it holds, got: another; say it with format")
+    return found
+
+
+def _check_metadata(config: ReaderConfig, metadata: Mapping[str, str]) -> None:
+    """Everything that is wrong with it at once; what it holds is not shown."""
+    wrong = [
+        f"{name} that fits {pattern}, got: {'none' if name.lower() not in metadata else 'another value'}"
+        for name, pattern in config.require_metadata.items()
+        if re.fullmatch(pattern, metadata.get(name.lower(), "\0")) is None
+    ]
+    if wrong:
+        raise invalid(f"expected {config.key} to have the metadata {'; '.join(wrong)}")
+
+
+def _whole(about: _Object, body: Any, answer: Mapping[str, Any], most: int) -> bytes:
+    """All bytes, no more than allowed, and as many as were promised."""
+    too_long = f"{about.key} of {about.bucket}: expected at most max_bytes ({most}), got: a longer object"
+    with _told(about, "reading"):
+        promised = answer.get("ContentLength")
+        if promised is None:
+            raise _Torn
+        if promised > most:
+            raise PermanentFailure(too_long, error_class="data_error")
+        found = bytearray()
+        while True:
+            if about.deadline is not None:
+                left = about.deadline - monotonic()
+                if left <= 0:
+                    message = f"reading {about.key} of {about.bucket}: no answer in time"
+                    raise TemporaryFailure(message, error_class="timeout")
+                with suppress(AttributeError):  # the answer is here already, and its socket gone
+                    body.set_socket_timeout(left)
+            piece = body.read(_PIECE)
+            if not piece:
+                break
+            found += piece
+            if len(found) > most:
+                raise PermanentFailure(too_long, error_class="data_error")
+        if len(found) != promised:
+            raise _Torn
+        return bytes(found)
+
+
+def _read_as(kind: str, raw: bytes, key: str, context: StepContext) -> Any:
+    if kind == "bytes":
+        return raw
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", key.rpartition("/")[2])[-100:] or "object"
+    if kind in ("jsonl", "csv"):
+        with tempfile.TemporaryDirectory(prefix="outlast-") as folder:
+            path = Path(folder) / name
+            path.write_bytes(raw)
+            return list(rows_of(path, f".{kind}", None, None, context))
+    try:
+        text = raw.decode("utf-8-sig")
+        return text if kind == "text" else strict_json(text)
+    except (ValueError, RecursionError):
+        keep(context, "object", raw[:65_536])
+        what = "JSON" if kind == "json" else "text in UTF-8"
+        raise PermanentFailure(f"{name}: expected {what}, got: something else", error_class="data_error") from None
+
+
+# -- s3.writer -----------------------------------------------------------------------------------------------------------
+
+
+def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
+    """
+    One object, in one request: the store has it whole or not at all. With `overwrite` false, an object that is there is left
+    alone; if it has the same bytes the work is done already.
+    """
+    kind = _kind(config)
+    raw = _written_as(kind, config.body, context)
+    if len(raw) > config.max_bytes:
+        raise invalid(f"expected a body of at most max_bytes ({config.max_bytes}), got: a longer one")
+    digest = sha256(raw).hexdigest()
+    with _reached(config, context) as about:
+        etag = None if config.overwrite else _there(about, raw, digest)
+        if etag is None:
+            etag = _put(about, config, kind, raw, digest)
+        if etag is None:  # somebody was quicker
+            etag = _there(about, raw, digest)
+        if etag is None:
+            message = f"writing {about.key} of {about.bucket}: another writer is at it"
+            raise TemporaryFailure(message, error_class="temporary_failure")
+    return {"bucket": about.bucket, "key": config.key, "size": len(raw), "etag": etag, "sha256": digest}
+
+
+def _written_as(kind: str, body: Any, context: StepContext) -> bytes:
+    if kind == "bytes":
+        if not isinstance(body, bytes):
+            raise invalid(f"expected body to be bytes, got: a value of type {type(body).__name__}")
+        return body
+    if kind == "text":
+        if not isinstance(body, str):
+            raise invalid(f"expected body to be a text, got: a value of type {type(body).__name__}")
+        try:
+            return body.encode()
+        except UnicodeEncodeError:
+            raise invalid("expected body to be a text in Unicode, got: one with half a character") from None
+    if kind == "json":
+        try:
+            return json_text(body).encode()
+        except (TypeError, ValueError, RecursionError) as wrong:
+            raise invalid(f"expected body to be what JSON can hold, got another: {wrong}") from None
+    rows = listed(body)
+    with tempfile.TemporaryDirectory(prefix="outlast-") as folder:
+        path = Path(folder) / f"object.{kind}"
+        sink = open_sink(path)
+        assert sink is not None  # noqa: S101 - of a path there always is one
+        try:
+            fill(sink, rows, context)
+        finally:
+            sink.close()
+        return path.read_bytes()
+
+
+def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, digest: str) -> str | None:
+    """The mark of what the store has now; None if there was something that must not be replaced."""
+    sent = md5(raw, usedforsecurity=False)
+    options: dict[str, Any] = {} if config.overwrite else {"IfNoneMatch": "*"}
+    answer = about.call(
+        "writing",
+        "put_object",
+        but=() if config.overwrite else ("PreconditionFailed", "412"),
+        Body=raw,
+        ContentLength=len(raw),
+        ContentMD5=b64encode(sent.digest()).decode(),  # the store checks it before it keeps anything
+        ContentType=config.content_type or _TYPES[kind],
+        Metadata={**{name.lower(): value for name, value in config.metadata.items()}, OWN_METADATA: digest},
+        **options,
+    )
+    if answer is None:
+        return None
+    etag = str(answer.get("ETag", "")).strip('"')
+    # That of an object which the store encrypts with a key of its own is another one.
+    has_own_key = answer.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in answer
+    if not etag or (_MD5.fullmatch(etag) and not has_own_key and etag != sent.hexdigest()):
+        message = (
+            f"writing {about.key} of {about.bucket}: expected the store to have the bytes that were sent, got: others"
+        )
+        raise TemporaryFailure(message, error_class="network_error")
+    return etag
+
+
+def _there(about: _Object, raw: bytes, digest: str) -> str | None:
+    """The mark of the object that is there, if it has the same bytes; None if there is none. Another one is an error."""
+    found = _looked_at(about)
+    if found is None:
+        return None
+    etag = str(found.get("ETag", "")).strip('"')
+    noted = {str(name).lower(): value for name, value in found.get("Metadata", {}).items()}.get(OWN_METADATA)
+    is_same = found.get("ContentLength") == len(raw) and (
+        noted == digest or etag == md5(raw, usedforsecurity=False).hexdigest()
+    )
+    if not is_same:
+        message = f"expected no other object at {about.key} of {about.bucket}, because overwrite is false, got: one with other bytes"
+        raise PermanentFailure(message, error_class="data_error")
+    return etag
+
+
+def _looked_at(about: _Object) -> dict[str, Any] | None:
+    """What is known of the object; None if there is none."""
+    return about.call("looking at", "head_object", but=("404", "NoSuchKey"))
+
+
+# -- s3.deleter ----------------------------------------------------------------------------------------------------------
+
+
+def delete(config: DeleterConfig, context: StepContext) -> dict[str, Any]:
+    """It is gone afterwards, unless it is another version than the one that is meant."""
+    with _reached(config, context) as about:
+        if config.etag is None or _is_version(about, config.etag):
+            about.call("deleting", "delete_object")
+    return {"bucket": about.bucket, "key": config.key}
+
+
+def _is_version(about: _Object, etag: str) -> bool:
+    """Whether it is there and the one that is meant. Another one is an error."""
+    found = _looked_at(about)
+    if found is not None and str(found.get("ETag", "")).strip('"') != etag.strip('"'):
+        message = f"expected {about.key} of {about.bucket} to be the version of this etag, got: another one, which is left alone"
+        raise PermanentFailure(message, error_class="data_error")
+    return found is not None

@@ -1,0 +1,463 @@
+"""`s3.reader`, `s3.writer` and `s3.deleter`, against a real S3 server, and against servers of ours that refuse and lie."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import socket
+from base64 import b64encode
+
+import pytest
+
+from components.steps.answers import Answers
+from components.steps.calling import Shelf, a_context, failure_of, outputs_of
+from outlast.components.conformance import check_component
+from outlast.components.reaching import failure, reach_s3, reached
+from outlast.components.registry import find_component, find_family
+from outlast.components.running import StepContext
+from outlast.errors import PermanentFailure
+from outlast.verdicts import classify
+from tables import table
+
+SECRET = "outlast-secret"
+TOKEN = "of-a-login-t0ken"
+
+
+def here(s3, **fields):
+    return {
+        "bucket": "bucket",
+        "endpoint_url": s3.url,
+        "access_key_id": "outlast-access",
+        "secret_access_key": SECRET,
+        **fields,
+    }
+
+
+def run(component, s3, key="a.txt", fields=None, **config):
+    given = {"connection": "@s3.reports", "key": key, **config}
+    return outputs_of(f"s3.{component}", given, a_context(connection=here(s3, **(fields or {}))))
+
+
+def fails(component, s3, key="a.txt", fields=None, shelf=None, **config):
+    given = {"connection": "@s3.reports", "key": key, **config}
+    context = a_context(connection=here(s3, **(fields or {})), place=None if shelf is None else shelf.place)
+    return failure_of(f"s3.{component}", given, context)
+
+
+# --- what is written and read ---
+
+
+@table(
+    ("key", "format_", "body", "raw", "kind"),
+    [
+        ("f/a.txt", None, "höher\n", "höher\n".encode(), "text/plain; charset=utf-8"),
+        ("f/a.json", None, {"b": [1, 2.5, None], "a": "ö"}, '{"b":[1,2.5,null],"a":"ö"}'.encode(), "application/json"),
+        ("f/a.jsonl", None, [{"id": 1}, {"id": 2}], b'{"id":1}\n{"id":2}\n', "application/x-ndjson"),
+        ("f/a.csv", None, [{"id": "1", "n": "a,b"}], b'id,n\n1,"a,b"\n', "text/csv; charset=utf-8"),
+        ("f/a.bin", "bytes", b"\x00\xff", b"\x00\xff", "application/octet-stream"),
+        ("f/a.dat", "json", "a text", b'"a text"', "application/json"),
+        ("f/empty.txt", None, "", b"", "text/plain; charset=utf-8"),
+    ],
+)  # fmt: skip
+def test_what_is_written_is_what_is_read(s3, key, format_, body, raw, kind):
+    """S1-01: each format, by the ending of the key or as the step says; type and checksum are noted with the object."""
+    said = {} if format_ is None else {"format": format_}
+    wrote = run("writer", s3, key, body=body, metadata={"Batch": "7"}, **said)
+    digest, etag = hashlib.sha256(raw).hexdigest(), hashlib.md5(raw).hexdigest()
+    assert wrote == {"bucket": "bucket", "key": key, "size": len(raw), "etag": etag, "sha256": digest}
+    assert s3.get(key) == raw
+    assert run("reader", s3, key, **said) == {
+        "body": body,
+        "size": len(raw),
+        "etag": etag,
+        "content_type": kind,
+        "metadata": {"batch": "7"},
+    }
+
+
+@pytest.mark.parametrize(
+    "key", ["a b.txt", "ö/ß €.txt", "a+b&c=d?e#f%20g.txt", "x" * 200 + ".txt", "q'\"<>.txt", "😀.txt"]
+)
+def test_keys_of_odd_characters_are_keys(s3, key):
+    """Written, read and deleted under the very same name."""
+    run("writer", s3, key, body="odd")
+    assert (run("reader", s3, key)["body"], s3.get(key)) == ("odd", b"odd")
+    run("deleter", s3, key)
+    assert s3.get(key) is None
+
+
+def test_another_bucket_and_type_are_as_the_step_says(s3):
+    """In place of that of the connection, and of the format."""
+    s3.put("made.txt", b"", bucket="other-bucket")
+    run("writer", s3, "x.json", bucket="other-bucket", body={}, content_type="application/vnd.shop+json")
+    found = run("reader", s3, "x.json", bucket="other-bucket")
+    assert (found["body"], found["content_type"]) == ({}, "application/vnd.shop+json")
+    assert s3.get("x.json") is None
+
+
+# --- what an object must be ---
+
+
+def test_what_is_not_there_is_a_missing_input(s3):
+    """S1-13: no object, or no bucket: it does not help to ask again."""
+    told = [fails("reader", s3, "gone.txt")[:2], fails("reader", s3, "gone.txt", bucket="no-such-bucket")[:2]]
+    told.append(fails("writer", s3, "gone.txt", bucket="no-such-bucket", body="x")[:2])
+    assert told == [
+        ("missing_input", "reading gone.txt of bucket: expected the object to be there, got: NoSuchKey"),
+        ("missing_input", "reading gone.txt of no-such-bucket: expected the bucket to be there, got: NoSuchBucket"),
+        ("missing_input", "writing gone.txt of no-such-bucket: expected the bucket to be there, got: NoSuchBucket"),
+    ]
+    assert {classify(fails("reader", s3, "gone.txt")[2]).category} == {"permanent"}
+
+
+def test_an_extension_that_is_not_supported_is_refused_unasked():
+    """S1-13: before anything is read; letters count the same in both sizes."""
+    with Answers() as server:
+        told = fails("reader", server, "in/a.EXE", format="text", extensions=[".txt", ".JSON"])
+        assert (told[0], server.asked) == ("validation_error", [])
+        assert told[1] == "expected in/a.EXE to end in .txt or .JSON, got: another extension"
+
+
+def test_required_metadata_that_is_missing_or_damaged_is_refused(s3):
+    """S1-13: all of it at once, and no value of it is shown."""
+    run("writer", s3, "meta.txt", body="x", metadata={"schema": "v1-hunter2", "owner": "ann"})
+    wanted = {"schema": "v[0-9]+", "owner": ".+", "batch": "[0-9]+"}
+    kind, said, error = fails("reader", s3, "meta.txt", require_metadata=wanted)
+    assert (kind, classify(error).category) == ("validation_error", "permanent")
+    assert said == (
+        "expected meta.txt to have the metadata schema that fits v[0-9]+, got: another value; batch that fits [0-9]+, got: none"
+    )
+    assert run("reader", s3, "meta.txt", require_metadata={"SCHEMA": "v1.*", "owner": "ann"})["body"] == "x"
+
+
+@table(
+    ("key", "raw", "config", "kind"),
+    [
+        ("bad.json", b'{"a": 1', {}, "data_error"),
+        ("bad.json", b'{"a": 1, "a": 2}', {}, "data_error"),
+        ("bad.json", b"[NaN]", {}, "data_error"),
+        ("bad.txt", b"\xff\xfe\xfa", {}, "data_error"),
+        ("bad.jsonl", b'{"a": 1}\nhunter2\n', {}, "validation_error"),
+        ("bad.csv", b'a,b\n1,"2\n', {}, "validation_error"),
+        ("long.txt", b"x" * 11, {"max_bytes": 10}, "data_error"),
+    ],
+)
+def test_what_cannot_be_read_as_the_step_says_is_a_permanent_error(s3, key, raw, config, kind):
+    """S1-13: no payload is in the message."""
+    s3.put(key, raw)
+    shelf = Shelf()
+    told, said, error = fails("reader", s3, key, shelf=shelf, **config)
+    assert (told, classify(error).category) == (kind, "permanent")
+    assert "hunter2" not in said
+    assert bool(shelf.kept) == (key != "long.txt")
+
+
+def test_an_object_that_is_too_long_is_not_read():
+    """By what it says of itself, before its body is; and by its body, if it says nothing that is true."""
+    with Answers({"/bucket/a.txt": (200, {"etag": '"x"'}, b"x" * 100_000)}) as server:
+        kind, said, _ = fails("reader", server, max_bytes=50_000)
+    assert (kind, said) == ("data_error", "a.txt of bucket: expected at most max_bytes (50000), got: a longer object")
+
+
+def test_bytes_that_are_not_those_that_were_written_are_found_out():
+    """The checksum that the writer has noted is that of what is read."""
+    headers = {"etag": '"x"', "x-amz-meta-outlast-sha256": hashlib.sha256(b"right").hexdigest()}
+    with Answers({"/bucket/a.txt": (200, headers, b"wrong")}) as server:
+        told = fails("reader", server)[:2]
+    assert told == (
+        "data_error",
+        "a.txt of bucket: expected the bytes whose checksum is noted with it (outlast-sha256), got: others",
+    )
+
+
+def test_a_store_that_has_other_bytes_than_were_sent_has_not_kept_them():
+    """Also where it says that all is well; and one that says nothing of what it has proves nothing."""
+    told = []
+    for etag in ({"etag": f'"{hashlib.md5(b"other").hexdigest()}"'}, {}):
+        with Answers({"/bucket/a.txt": (200, etag, b"")}) as server:
+            told.append(fails("writer", server, body="sent")[:2])
+            (asked,) = server.asked
+            digest = b64encode(hashlib.md5(b"sent").digest()).decode()
+            assert (asked.method, asked.body, asked.headers["content-md5"]) == ("PUT", b"sent", digest)
+    assert told == [
+        ("network_error", "writing a.txt of bucket: expected the store to have the bytes that were sent, got: others")
+    ] * 2  # fmt: skip
+    with Answers({"/bucket/a.txt": (200, {"etag": '"of-its-own"'}, b"")}) as server:
+        assert run("writer", server, body="sent")["etag"] == "of-its-own"
+
+
+# --- what is there already ---
+
+
+def test_an_object_is_written_again_and_again(s3):
+    """The same bytes under the same key change nothing; others replace them, unless the step forbids it."""
+    first = run("writer", s3, "again.txt", body="one")
+    assert run("writer", s3, "again.txt", body="one") == first
+    assert run("writer", s3, "again.txt", body="one", overwrite=False) == first
+    kind, said, _ = fails("writer", s3, "again.txt", body="two", overwrite=False)
+    assert (kind, s3.get("again.txt")) == ("data_error", b"one")
+    assert said == (
+        "expected no other object at again.txt of bucket, because overwrite is false, got: one with other bytes"
+    )
+    assert run("writer", s3, "again.txt", body="two")["size"] == 3
+    assert s3.get("again.txt") == b"two"
+    assert run("writer", s3, "new.txt", body="two", overwrite=False)["size"] == 3
+
+
+XML = {"content-type": "application/xml"}
+
+
+def refusal(code):
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>hunter2</Message></Error>".encode()
+
+
+class Second(Answers):
+    """Nothing is there when it is looked at first; when the object comes, somebody else's is."""
+
+    def __init__(self, theirs):
+        super().__init__()
+        absent, refused = (404, XML, b""), (412, XML, refusal("PreconditionFailed"))
+        there = (200, {"etag": f'"{hashlib.md5(theirs).hexdigest()}"', "content-length": str(len(theirs))}, b"")
+        self.answers = _InTurn([absent, refused, there])
+
+
+class _InTurn(dict):
+    def __init__(self, answers):
+        super().__init__()
+        self._left = answers
+
+    def get(self, path, default):
+        return self._left.pop(0)
+
+
+def test_a_writer_that_comes_second_is_refused_by_a_store_that_can():
+    """If-None-Match goes with the object. Who was quicker is looked at: the same bytes are the same work, others are not."""
+    told = []
+    for theirs in (b"mine", b"yours"):
+        with Second(theirs) as server:
+            try:
+                told.append(run("writer", server, body="mine", overwrite=False)["etag"])
+            except PermanentFailure as refused:
+                told.append(refused.error_class)
+        methods = [(one.method, one.headers.get("if-none-match")) for one in server.asked]
+        assert methods == [("HEAD", None), ("PUT", "*"), ("HEAD", None)]
+    assert told == [hashlib.md5(b"mine").hexdigest(), "data_error"]
+
+
+def test_a_version_that_is_not_meant_is_not_deleted(s3):
+    """Who undoes a write takes back what was written, and nothing that came after it; what is gone is gone."""
+    wrote = run("writer", s3, "undo.txt", body="mine")
+    run("writer", s3, "undo.txt", body="yours")
+    kind, said, _ = fails("deleter", s3, "undo.txt", etag=wrote["etag"])
+    assert (kind, s3.get("undo.txt")) == ("data_error", b"yours")
+    assert said.endswith("to be the version of this etag, got: another one, which is left alone")
+    wrote = run("writer", s3, "undo.txt", body="mine")
+    for _ in range(2):
+        assert run("deleter", s3, "undo.txt", etag=wrote["etag"]) == {"bucket": "bucket", "key": "undo.txt"}
+        assert s3.get("undo.txt") is None
+    assert run("deleter", s3, "undo.txt") == {"bucket": "bucket", "key": "undo.txt"}
+
+
+# --- who is refused, and when it is worth another attempt ---
+
+
+@table(
+    ("component", "status", "code", "error_class", "category"),
+    [
+        ("reader", 503, "SlowDown", "rate_limited", "transient"),
+        ("writer", 503, "ServiceUnavailable", "unavailable", "transient"),
+        ("deleter", 500, "InternalError", "server_error", "transient"),
+        ("writer", 400, "RequestTimeout", "timeout", "transient"),
+        ("writer", 400, "BadDigest", "network_error", "transient"),
+        ("reader", 403, "AccessDenied", "permission_denied", "permanent"),
+        ("writer", 403, "AccessDenied", "permission_denied", "permanent"),
+        ("deleter", 403, "InvalidAccessKeyId", "auth_error", "permanent"),
+        ("reader", 400, "ExpiredToken", "auth_error", "permanent"),
+        ("deleter", 404, "NoSuchBucket", "missing_input", "permanent"),
+        ("reader", 400, "InvalidArgument", "client_error", "permanent"),
+    ],
+)
+def test_what_a_store_says_no_to_has_its_class(component, status, code, error_class, category):
+    """S1-09, S1-14: asked once, whatever the library would do by itself; none of the store's own words is told."""
+    config = {"body": "x"} if component == "writer" else {}
+    with Answers({"/bucket/a.txt": (status, XML, refusal(code))}) as server:
+        kind, said, error = fails(component, server, **config)
+    assert (kind, classify(error).category, len(server.asked)) == (error_class, category, 1)
+    assert code in said
+    assert "hunter2" not in said
+
+
+def test_a_store_that_asks_to_wait_is_heeded():
+    """Retry-After of the answer is that of the error."""
+    answer = (503, {**XML, "retry-after": "7"}, refusal("SlowDown"))
+    with Answers({"/bucket/a.txt": answer}) as server:
+        assert classify(fails("reader", server)[2]).retry_after == 7.0
+
+
+def test_a_login_that_is_wrong_is_not_tried_again(s3):
+    """By the real server: keys that it does not know, and a secret that does not fit; neither is told."""
+    told = [
+        fails("reader", s3, fields={"access_key_id": "wrong-access"})[:2],
+        fails("reader", s3, fields={"secret_access_key": "wrong-secret"})[:2],
+    ]
+    assert told == [
+        ("auth_error", "reading a.txt of bucket: the store says InvalidAccessKeyId"),
+        ("auth_error", "reading a.txt of bucket: the store says SignatureDoesNotMatch"),
+    ]
+
+
+def test_who_cannot_be_reached_is_worth_another_attempt(monkeypatch):
+    """S1-09: nobody listens, or nobody answers in the time that is left."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(StepContext, "remaining", lambda _: 0.2)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        silent = failure_of("s3.reader", {"connection": "@s3.x", "key": "a.txt"}, a_context(connection=_at(url)))
+    nobody = failure_of("s3.reader", {"connection": "@s3.x", "key": "a.txt"}, a_context(connection=_at(url)))
+    assert [silent[:2], (nobody[0], classify(nobody[2]).category)] == [
+        ("timeout", "reading a.txt of bucket: no answer in time"),
+        ("connection_refused", "transient"),
+    ]
+
+
+def _at(url, **fields):
+    return {
+        "bucket": "bucket",
+        "endpoint_url": url,
+        "access_key_id": "outlast-access",
+        "secret_access_key": SECRET,
+        **fields,
+    }
+
+
+def test_the_librarys_log_is_not_heard(s3, caplog):
+    """It would have the headers with the login, and the bodies."""
+    with caplog.at_level(logging.DEBUG):
+        run("writer", s3, "log.txt", body="hunter2 in a body", fields={"session_token": TOKEN})
+        run("reader", s3, "log.txt", fields={"session_token": TOKEN})
+    assert [record.name for record in caplog.records if "outlast" not in record.name] == []
+
+
+# --- what is wrong in a file ---
+
+
+@table(
+    ("component", "config", "said"),
+    [
+        ("reader", {"key": "a"}, "key to be a key that ends in .txt, .json, .jsonl, .ndjson, .csv, got: key: 'a'. or say what it is with format"),
+        ("reader", {"key": "/a.txt"}, "key to be a key that does not begin with /, got: '/a.txt'. leave the first / out"),
+        ("reader", {"key": "s3://bucket/a.txt"}, "key to be a key without its bucket, got"),
+        ("reader", {"key": "a/../b.txt"}, "key to be a key without . and .. between its /, which are lost on the way, got"),
+        ("reader", {"key": "a\nb.txt"}, "key to be a key of characters that can be seen, got"),
+        ("reader", {"key": "ö" * 600 + ".txt"}, "key to be a key of at most 1024 bytes, got"),
+        ("reader", {"key": "a.txt", "bucket": "s3://x"}, "bucket to be the name of a bucket in letters, digits, dots and -, got"),
+        ("reader", {"key": "a.txt", "extensions": ["txt"]}, "extensions[0] to be an extension such as .json, got"),
+        ("reader", {"key": "a.txt", "require_metadata": {"a": "("}}, "require_metadata.a to be a regular expression, got"),
+        ("reader", {"key": "a.txt", "max_bytes": 0}, "max_bytes to be a number of at least 1, got: 0."),
+        ("writer", {"key": "a.txt"}, "body to be the key body, got: nothing. s3.writer needs it"),
+        ("writer", {"key": "a.txt", "body": None}, "body to be a value, got: body: nothing. an object without one is"),
+        ("writer", {"key": "a.txt", "body": "x", "metadata": {"a": "ö"}}, "metadata.a to be one line of ASCII, which is what a header can hold, got"),
+        ("writer", {"key": "a.txt", "body": "x", "metadata": {"outlast-sha256": "x"}}, "metadata.outlast-sha256 to be a name of your own, got"),
+        ("writer", {"key": "a.txt", "body": "x", "content_type": "a\nb"}, "content_type to be a type as application/json, got"),
+        ("deleter", {"key": "a.txt", "etag": ""}, "etag to be a text of at least 1 characters, got: ''."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_step_is_said_before_it_runs(component, config, said):
+    """With the way out."""
+    found = find_component(f"s3.{component}")
+    told = [str(problem) for problem in found.problems({"connection": "@s3.reports", **config}, [])]
+    assert len(told) == 1
+    assert told[0].startswith(f"expected {said}")
+
+
+@table(
+    ("fields", "said"),
+    [
+        ({"endpoint_url": "objects.example.com"}, "expected an address that begins with http:// or https://"),
+        ({"endpoint_url": "https://ann:x@objects.example.com"}, "expected an address of a host and nothing behind it"),
+        ({"access_key_id": "a"}, "expected access_key_id and secret_access_key, both or none of them"),
+        ({"endpoint_url": "https://o.example"}, "expected access_key_id and secret_access_key with endpoint_url"),
+        ({"session_token": "a"}, "expected access_key_id and secret_access_key with session_token"),
+        ({"region": "EU"}, "expected a region in small letters"),
+    ],
+)
+def test_what_is_wrong_in_a_connection_is_said(fields, said):
+    """Before anything is reached."""
+    with pytest.raises(ValueError, match=said):
+        find_family("s3").config.model_validate({"bucket": "reports", **fields})
+
+
+def test_values_that_come_with_references_are_checked_when_the_step_runs(s3):
+    """A body of another type than the format, rows that are none, and an ending that says nothing."""
+    told = [
+        fails("writer", s3, body=1)[:2],
+        fails("writer", s3, "a.jsonl", body="x")[:2],
+        fails("writer", s3, "a.json", body={"a": float("nan")})[0],
+        fails("writer", s3, "a.bin", format="bytes", body="x")[:2],
+        fails("writer", s3, body="xx", max_bytes=1)[:2],
+    ]
+    assert told == [
+        ("validation_error", "expected body to be a text, got: a value of type int"),
+        ("validation_error", "expected rows to be a list, got: a value of type str"),
+        "validation_error",
+        ("validation_error", "expected body to be bytes, got: a value of type str"),
+        ("validation_error", "expected a body of at most max_bytes (1), got: a longer one"),
+    ]
+
+
+# --- conformance, and the doctor ---
+
+
+def test_they_are_what_a_step_relies_on(s3):
+    """The check that authors are given; no secret in outputs, messages and logs."""
+    s3.put("conforming.json", b"{}")
+    given = {"connection": here(s3, session_token=TOKEN)}
+    found = [
+        check_component("s3.reader", _with("conforming.json"), failing=_with("gone.json"), **given),
+        check_component("s3.writer", _with("c.json", body=[1]), failing=_with("c.json", body=[1], bucket="none-there"), **given),
+        check_component("s3.deleter", _with("c.json"), failing=_with("c.json", bucket="none-there"), **given),
+    ]  # fmt: skip
+    assert [sorted(one) for one in found] == [
+        ["body", "content_type", "etag", "metadata", "size"],
+        ["bucket", "etag", "key", "sha256", "size"],
+        ["bucket", "key"],
+    ]
+
+
+def _with(key, **config):
+    return {"connection": "@s3.reports", "key": key, **config}
+
+
+def test_each_attempt_is_one_call():
+    """SDK retries are off: counted at the server, for what succeeds and for what does not."""
+    answers = {
+        "/bucket/a.txt": (200, {"etag": f'"{hashlib.md5(b"x").hexdigest()}"'}, b""),
+        "/bucket/no.txt": (503, XML, refusal("SlowDown")),
+    }
+    with Answers(answers) as server:
+        given = {"connection": here(server), "calls": lambda: len(server.asked)}
+        check_component("s3.writer", _with("a.txt", body="x"), failing=_with("no.txt", body="x"), **given)
+        check_component("s3.reader", _with("a.txt"), failing=_with("no.txt"), **given)
+        check_component("s3.deleter", _with("a.txt"), failing=_with("no.txt"), **given)
+
+
+def test_the_doctor_tells_why_a_bucket_is_not_reached(s3):
+    """Reached, no such bucket, wrong secret, nobody there: in our words, without a secret."""
+
+    def tried(**fields):
+        try:
+            reached(reach_s3, here(s3, **fields), 30)
+        except Exception as error:  # noqa: BLE001 - whichever it is, it is told
+            found = failure(error)
+            return found.kind, found.why, found.fields
+        return "reached"
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    told = [tried(), tried(bucket="none-there"), tried(secret_access_key="wrong-secret"), tried(endpoint_url=url)]
+    assert [one[:2] if isinstance(one, tuple) else one for one in told] == [
+        "reached",
+        ("unknown", "the store has no such bucket"),
+        ("auth", "the service does not accept who logs in"),
+        ("network", "the host refuses the connection: nothing listens there"),
+    ]
+    assert told[1][2] == ("bucket",)

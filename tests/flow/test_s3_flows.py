@@ -1,0 +1,128 @@
+"""Objects of S3 in a declared pipeline: compiled, run through connections that break, resumed and undone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from outlast.testing import FaultProxy
+from servers.s3 import S3
+
+LABELS = """\
+name: labels
+params: {day: {type: string, default: monday}}
+steps:
+  - id: read
+    component: s3.reader
+    config: {connection: "@s3.reports", key: "in/${params.day}.jsonl", extensions: [.jsonl]}
+    retry: {max_attempts: 3, initial_delay_ms: 1, jitter: 0}
+    timeout: {step_ms: 4000}
+  - id: write
+    component: s3.writer
+    config: {connection: "@s3.reports", key: "out/${params.day}.json", body: "${steps.read.outputs.body}", overwrite: false}
+    retry: {max_attempts: 3, initial_delay_ms: 1, jitter: 0}
+    timeout: {step_ms: 4000}
+    compensate:
+      component: s3.deleter
+      config: {connection: "@s3.reports", key: "${steps.write.outputs.key}", etag: "${steps.write.outputs.etag}"}
+  - id: check
+    component: python
+    config: {call: "MODULE:check", args: {size: "${steps.write.outputs.size}"}}
+"""
+CHECK = """\
+import pathlib
+
+def check(size):
+    if (pathlib.Path(__file__).parent / "broken").exists():
+        raise ValueError("not today")
+    return {"size": size}
+"""
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with S3() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(s3):
+    with FaultProxy(("127.0.0.1", s3.port)) as running:
+        yield running
+
+
+@pytest.fixture
+def flow(project, s3, proxy, monkeypatch):
+    """The pipeline, which reaches the store through the proxy."""
+    monkeypatch.setenv("OBJECTS_SECRET", s3.secret_key)
+    fields = {
+        "bucket": "bucket",
+        "endpoint_url": f"http://127.0.0.1:{proxy.port}",
+        "access_key_id": s3.access_key,
+        "secret_access_key": "${OBJECTS_SECRET}",
+    }
+    (project.root / "connections.yaml").write_text(json.dumps({"connections": {"s3": {"reports": fields}}}))
+    project.functions(CHECK)
+    return project.load(LABELS)
+
+
+def story(result):
+    """Each step, how it ended, and the class of the error of each attempt."""
+    return [(step.id, step.status, [attempt.error_class for attempt in step.attempts]) for step in result.steps]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("reset_before", ["connection_reset", "connection_reset"]),
+        ("reset_after", ["connection_reset", "connection_reset"]),
+        ("half_close", ["connection_reset", "network_error"]),
+        ("garbage", ["connection_reset", "connection_reset"]),
+        ("stall", ["timeout", "timeout"]),
+    ],
+)
+def test_a_flow_outlasts_what_happens_to_its_connections(flow, s3, proxy, sqlite_app, kind, told, project):
+    """S1-01, S1-09: one attempt more for each fault, and what is written is written once and whole."""
+    s3.put("in/monday.jsonl", b'{"id":1}\n{"id":2}\n')
+    proxy.fault(kind, when=b"GET /bucket/in/monday.jsonl")
+    proxy.fault(kind, when=b"PUT /bucket/out/")
+    text = LABELS.replace("out/${params.day}.json", f"out/{kind}.json")
+    result = project.load(text).run(run_key=f"day-{kind}", app=sqlite_app)
+    assert result.status == "completed"
+    assert story(result) == [
+        ("read", "succeeded", [told[0], None]),
+        ("write", "succeeded", [told[1], None]),
+        ("check", "succeeded", [None]),
+    ]
+    assert (proxy.struck, s3.get(f"out/{kind}.json")) == ([kind, kind], b'[{"id":1},{"id":2}]')
+
+
+def test_what_is_not_there_fails_the_flow_at_once(project, flow, sqlite_app):
+    """S1-13, S1-17: a missing object costs one attempt, whatever the policy allows."""
+    gone = project.load(LABELS.replace("default: monday", "default: never"))
+    result = gone.run(run_key="never", app=sqlite_app, check=False)
+    assert (result.status, story(result)[0]) == ("failed", ("read", "failed", ["missing_input"]))
+
+
+def test_what_was_written_is_undone_and_written_again(project, flow, s3, sqlite_app):
+    """C-21, D-17: a later step fails for good, the object goes; the run goes on, and the object is there again."""
+    s3.put("in/monday.jsonl", b'{"id":1}\n')
+    changed = project.load(LABELS.replace("out/${params.day}.json", "undone/${params.day}.json"))
+    (project.root / "broken").touch()
+    failed = changed.run(run_key="undone", app=sqlite_app, check=False)
+    assert (failed.status, failed["write"].status, s3.get("undone/monday.json")) == ("failed", "compensated", None)
+    (project.root / "broken").unlink()
+    result = changed.run(run_key="undone", app=sqlite_app)
+    assert (result.status, s3.get("undone/monday.json")) == ("completed", b'[{"id":1}]')
+    assert len(result["read"].attempts) == 1  # on record: not read again
+
+
+def test_the_secret_of_a_store_is_nowhere(flow, s3, tmp_path, sqlite_app, project):
+    """Neither in the manifest nor in the store."""
+    s3.put("in/monday.jsonl", b'{"id":1}\n')
+    hidden = project.load(LABELS.replace("out/${params.day}.json", "hidden/${params.day}.json"))
+    hidden.run(run_key="hidden", app=sqlite_app)
+    assert s3.secret_key not in hidden.manifest.to_json()
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("outlast.db*"))
+    assert (b"hidden/monday.json" in stored, s3.secret_key.encode() in stored) == (True, False)
