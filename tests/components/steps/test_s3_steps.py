@@ -121,11 +121,12 @@ def test_an_extension_that_is_not_supported_is_refused_unasked():
 def test_required_metadata_that_is_missing_or_damaged_is_refused(s3):
     """S1-13: all of it at once, and no value of it is shown."""
     run("writer", s3, "meta.txt", body="x", metadata={"schema": "v1-hunter2", "owner": "ann"})
-    wanted = {"schema": "v[0-9]+", "owner": ".+", "batch": "[0-9]+"}
+    wanted = {"schema": "v[0-9]+", "owner": ".+", "batch": "[0-9]+", "reader": ".+", "note": ".*"}
     kind, said, error = fails("reader", s3, "meta.txt", require_metadata=wanted)
     assert (kind, classify(error).category) == ("validation_error", "permanent")
     assert said == (
-        "expected meta.txt to have the metadata schema that fits v[0-9]+, got: another value; batch that fits [0-9]+, got: none"
+        "expected meta.txt to have the metadata schema that fits v[0-9]+, got: another value; batch that fits [0-9]+, got: none; "
+        "reader that fits .+, got: none; note that fits .*, got: none"
     )
     assert run("reader", s3, "meta.txt", require_metadata={"SCHEMA": "v1.*", "owner": "ann"})["body"] == "x"
 

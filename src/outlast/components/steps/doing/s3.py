@@ -290,9 +290,9 @@ def _kind(config: ReaderConfig | WriterConfig) -> str:
 def _check_metadata(config: ReaderConfig, metadata: Mapping[str, str]) -> None:
     """Everything that is wrong with it at once; what it holds is not shown."""
     wrong = [
-        f"{name} that fits {pattern}, got: {'none' if name.lower() not in metadata else 'another value'}"
+        f"{name} that fits {pattern}, got: {'none' if found is None else 'another value'}"
         for name, pattern in config.require_metadata.items()
-        if re.fullmatch(pattern, metadata.get(name.lower(), "\0")) is None
+        if (found := metadata.get(name.lower())) is None or re.fullmatch(pattern, found) is None
     ]
     if wrong:
         raise invalid(f"expected {config.key} to have the metadata {'; '.join(wrong)}")
