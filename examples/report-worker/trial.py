@@ -37,7 +37,9 @@ class Worker(Forked):
     """`outlast worker`, in a process of its own that has begun with everything loaded."""
 
     loaded = (
-        f"{LOADED} boto3 jsonschema openai psycopg outlast.flow.runner outlast.flow.enqueued outlast.components.steps"
+        f"{LOADED} boto3 jsonschema openai.resources.chat.completions psycopg outlast.flow.enqueued outlast.flow.runner "
+        "outlast.components.steps.llm outlast.components.steps.postgres outlast.components.steps.s3 "
+        "outlast.components.steps.doing.llm outlast.components.steps.doing.postgres outlast.components.steps.doing.s3"
     )
 
 
