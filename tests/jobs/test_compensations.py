@@ -22,8 +22,9 @@ from job_hands import Hands
 from labor import NOW, Beside, wait_until
 from outlast.jobs import undoing
 from outlast.spec.blocks import COMPENSATION
+from outlast.store import Store
 from outlast.store.compensations import CompensationEnd
-from outlast.store.faults import StoreRefused
+from outlast.store.faults import StoreRefused, StoreUnavailable
 from outlast.testing import capture_events, inline, work
 from stores import sql
 
@@ -79,7 +80,7 @@ def hold(what: str) -> None:
 async def ahold(what: str) -> None:
     DONE.append(("undo", what))
     HELD.set()
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @outlast.retry(max_attempts=2, initial_delay=0.001)
@@ -213,7 +214,7 @@ def test_every_end_that_is_final_is_undone(app, end):
     async def slow() -> None:
         await ado("a")
         if end == "timeout":
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
 
     handle = slow.enqueue()
     if end == "spent":
@@ -514,9 +515,9 @@ def test_a_crash_while_it_is_undone_goes_on_with_what_is_not_on_record_as_undone
     """C-21, C-22: none is missed, none that is on record is repeated, and the crash is on record."""
     lease, job, handle = claimed_for_undoing(app, "a", "b", "c")
     store = app.store
-    assert store.begin_compensation(lease, job.id, job.token, 3)
+    assert store.begin_compensation(lease, job.id, job.token, 3, attempt=1)
     assert store.end_compensation(lease, job.id, job.token, CompensationEnd(3, "undone"))
-    assert store.begin_compensation(lease, job.id, job.token, 2)
+    assert store.begin_compensation(lease, job.id, job.token, 2, attempt=1)
     store.drop_lease(lease)
     work(app)
     assert (DONE, handle.status, handle.compensation) == ([("undo", "b"), ("undo", "a")], "failed", "completed")
@@ -527,11 +528,11 @@ def test_a_late_worker_changes_nothing(app):
     """D-16: one that was taken for dead can neither begin nor end anything, nor give the job back."""
     lease, job, handle = claimed_for_undoing(app, "a")
     store = app.store
-    assert store.begin_compensation(lease, job.id, job.token, 1)
+    assert store.begin_compensation(lease, job.id, job.token, 1, attempt=1)
     sql(app.store, f"update outlast_leases set until = 0 where key = '{lease.key}'")
     work(app)
     before = store.compensations(job.id)
-    assert not store.begin_compensation(lease, job.id, job.token, 1)
+    assert not store.begin_compensation(lease, job.id, job.token, 1, attempt=1)
     assert not store.end_compensation(lease, job.id, job.token, CompensationEnd(1, "failed", error="late"))
     with suppress(outlast.LeaseLost):
         store.release_held(lease, [(job.id, job.token)])
@@ -549,7 +550,7 @@ def test_three_crashes_are_the_end_of_a_compensation(app):
             (job,) = app.store.claim_undoing(lease, None, kinds, 8)
             end = undoing.after_crash(job.left[0], 0.5)
             assert app.store.end_compensation(lease, job.id, job.token, end)
-        assert app.store.begin_compensation(lease, job.id, job.token, 2)
+        assert app.store.begin_compensation(lease, job.id, job.token, 2, attempt=1)
         app.store.drop_lease(lease)
         app.store.sweep(lambda _: False, lambda _: None)
     work(app)
@@ -561,7 +562,7 @@ def test_three_crashes_are_the_end_of_a_compensation(app):
     assert DONE == [("undo", "a")]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
 def test_a_kill_at_any_boundary_misses_nothing_and_repeats_nothing(request, tmp_path, where):
     """C-21, C-22, D-17: forward and backward, before and after every write and every effect; what was done is what is on record."""
@@ -627,6 +628,23 @@ def test_a_worker_that_drains_ends_what_it_undoes_and_begins_no_other(sqlite_app
     assert [one.status for one in handle.compensations()] == ["pending", "completed"]
     app.work(until_idle=True)
     assert (handle.compensation, DONE) == ("completed", [("undo", "b"), ("undo", "a")])
+
+
+def test_a_claim_whose_answer_is_lost_is_given_back_and_made_again(app, monkeypatch):
+    """While its worker lives nobody else looks at the job: it must find out itself."""
+    real, lost = Store.claim_undoing, []
+
+    def claims(self, *args, **kwargs):
+        found = real(self, *args, **kwargs)
+        if found and not lost:
+            lost.append(found)
+            raise StoreUnavailable("the answer is lost", error_class="database_connection")
+        return found
+
+    monkeypatch.setattr(Store, "claim_undoing", claims)
+    handle = declared(app, False).enqueue(1)
+    app.work(until_idle=True)
+    assert (len(lost), handle.compensation, DONE[2:]) == (1, "completed", [("undo", "c"), ("undo", "b"), ("undo", "a")])
 
 
 # -- what can be registered ------------------------------------------------------------------------------------------------

@@ -137,10 +137,14 @@ def undoing(what: str, job: UndoneJob, one: CompensationRecord, end: Compensatio
     elif what == "completed":
         emit(events.CompensationCompleted(**who))
     elif end is not None:
-        error = {"error": end.error or "", "error_type": end.error_type or "", "error_class": end.error_class or ""}
+        error: dict[str, Any] = {
+            "error": end.error or "",
+            "error_type": end.error_type or "",
+            "error_class": end.error_class or "",
+        }
         emit(events.CompensationFailed(**who, **error, reason=end.stop_reason))
         if end.letter is not None:
-            letter = {"letter_id": end.letter.id, "item_id": str(job.id), "step_id": end.letter.stage}
+            letter: dict[str, Any] = {"letter_id": end.letter.id, "item_id": str(job.id), "step_id": end.letter.stage}
             emit(events.DeadLetterEnqueue(pipeline=job.kind, **letter, **error))
 
 

@@ -141,19 +141,23 @@ class Undoer:
         *,
         codec: Any,
         app: str,
+        in_hand: Callable[[], set[int]],
         changed: Callable[[bool], None],
     ) -> None:
+        """`in_hand` are the ids of the jobs whose code runs in this worker."""
         self._runner = runner
         self._codec = codec
         self._kinds = kinds
         self._versions = {name: kind.declared.version for name, kind in kinds.items()}
         self._queues = queues
         self._app = app
+        self._in_hand = in_hand
         self._changed = changed
         self._looking: asyncio.Task[None] | None = None
         self._again = False
         self._ends = False
         self._cut = False
+        self._unsure = False  # perhaps it has claimed, and the answer is lost
         self._jobs: dict[asyncio.Task[None], UndoneJob] = {}
 
     @property
@@ -163,7 +167,7 @@ class Undoer:
 
     def look(self, tenure: Tenure | None) -> None:
         """Take what is to be undone, if there is anything."""
-        if tenure is None or self._ends:
+        if tenure is None or tenure.over or self._ends:
             return
         if self._looking is not None:
             self._again = True
@@ -175,11 +179,15 @@ class Undoer:
         """Begin nothing more; what runs may end."""
         self._ends = True
 
+    def lose(self) -> None:
+        """The lease is lost, and with it all that is being undone under it."""
+        for task in self._jobs:
+            task.cancel()
+
     def cut(self) -> None:
         """Do not wait for what runs: async functions are cancelled, and all of it is given back."""
         self._ends = self._cut = True
-        for task in self._jobs:
-            task.cancel()
+        self.lose()
 
     async def close(self, patience: float) -> None:
         """After `cut`: wait until all of it is given back, for so many seconds at most."""
@@ -197,7 +205,8 @@ class Undoer:
             while True:
                 self._again = False
                 room = AT_ONCE - len(self._jobs)
-                found = await in_thread(partial(self._claimed, tenure, room)) if room > 0 else []
+                known = self._in_hand() | {job.id for job in self._jobs.values()}
+                found = await in_thread(partial(self._claimed, tenure, room, known)) if room > 0 else []
                 for job in found:
                     task = asyncio.get_running_loop().create_task(
                         self._undo(tenure, job), context=self._runner.base.copy()
@@ -212,18 +221,24 @@ class Undoer:
                     break
         finally:
             self._looking = None
+            if self._unsure and not self._ends:
+                asyncio.get_running_loop().call_later(_PAUSE, self.look, tenure)
             if not self._jobs:
                 self._changed(False)  # noqa: FBT003 - as a callback has it
 
-    def _claimed(self, tenure: Tenure, room: int) -> list[UndoneJob]:
+    def _claimed(self, tenure: Tenure, room: int, known: set[int]) -> list[UndoneJob]:
         store = tenure.store
         try:
+            if self._unsure:
+                store.release_undoing(tenure.lease, known)
+                self._unsure = False
             if not store.undoing_waits(self._queues, self._versions, ahead_us=ahead_us()):
                 return []
             return store.claim_undoing(tenure.lease, self._queues, self._versions, room, ahead_us=ahead_us())
         except LeaseLost:
             return []
-        except Exception as error:  # noqa: BLE001 - the store may be away; a sweep looks again
+        except Exception as error:  # noqa: BLE001 - the store may be away
+            self._unsure = True
             if classify(error).category == "permanent":
                 warn("jobs that are to be undone could not be looked for: %s", error_text(error))
             return []
@@ -231,7 +246,7 @@ class Undoer:
     def _ended(self, tenure: Tenure, task: asyncio.Task[None]) -> None:
         job = self._jobs.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            warn("the job %s (%s) could not be undone here: %s", job.id, job.kind, error_text(error))  # type: ignore[arg-type]
+            warn("the job %s (%s) could not be undone here: %s", job.id, job.kind, error_text(error))
         if not self._jobs and self._looking is None:
             self._changed(True)  # noqa: FBT003 - as above
         elif not tenure.over and not self._ends:
@@ -269,12 +284,14 @@ class Undoer:
             fn = await in_thread(partial(found_at, one.call))
         except NotFound as missing:
             return (await self._write(tenure, job, one, not_found(one, missing))).state != "due"
-        begin = partial(tenure.store.begin_compensation, tenure.lease, job.id, job.token, one.place)
+        begin = partial(
+            tenure.store.begin_compensation, tenure.lease, job.id, job.token, one.place, attempt=one.attempts + 1
+        )
         if not await in_thread(lambda: self._surely(tenure, lambda: begin(ahead_us=ahead_us()))):
             raise LeaseLost(f"the job {job.id} is undone by somebody else")
         if one.attempts == 0:  # else it was told before
             self._tell("triggered", job, one)
-        current_work.set(_Underway(self._app, job, one))  # type: ignore[arg-type]
+        current_work.set(_Underway(self._app, job, one))
         running.set(UNDERWAY)
         seen = latest[0]
         error = await self._called(tenure, job, one, fn)

@@ -336,6 +336,7 @@ class Worker:
             None if self._bounds is None else self._queues,
             codec=self._home.codec,
             app=self._home.name,
+            in_hand=lambda: {active.job.id for active in self._running},
             changed=self._undone,
         )
         upkeep = Upkeep(
@@ -595,7 +596,7 @@ class Worker:
         self._cutting_short.set()
         for active in [*self._running]:
             self._runner.give_up(active, "release")
-        if self.opened and hasattr(self, "_undoer"):
+        if self._tenure is not None:
             self._undoer.cut()
         if not self._done.done():
             self._done.set_result(None)
@@ -624,6 +625,7 @@ class Worker:
         lost, undecided = self._lose(tenure)
         for active in [*tenure.jobs.values()]:
             self._runner.give_up(active, "lost")
+        self._undoer.lose()
         said = f"{counted(lost, 'job is', 'jobs are')} lost to it"
         if undecided:
             said += f", {counted(undecided, 'other one ends as its', 'others end as their')} own transaction does"

@@ -157,7 +157,10 @@ class Compensations:
         with self._database.reading() as tx:
             where, values = self._waiting(queues, kinds)
             now = f"{self._database.now} + {int(ahead_us)}"
-            return tx.row(f"select 1 from outlast_jobs where {where} and {_due(now)} limit 1", *values) is not None
+            return (
+                tx.row(f"select 1 from outlast_jobs where {where} and worker is null and {_due(now)} limit 1", *values)
+                is not None
+            )
 
     def claim_undoing(
         self,
@@ -177,12 +180,31 @@ class Compensations:
         with database.writing() as tx:
             (now, *_) = fenced(database, tx, self.app, lease, f"{database.now} + {int(ahead_us)}")
             rows = tx.rows(
-                f"with picked as materialized (select id as number from outlast_jobs where {where} and {_due('?')} "
+                f"with picked as materialized (select id as number from outlast_jobs where {where} and worker is null and {_due('?')} "
                 f"order by id limit ? {database.skip_locked}) update outlast_jobs set worker = ?, token = token + 1 from picked "
                 f"where id = number and worker is null returning {_JOB}",
                 *(*values, now, most, lease.key),
             )
-            return [UndoneJob(*row, self._left(tx, row[0], row[6])) for row in sorted(rows)]
+            return [UndoneJob._make([*row, self._left(tx, row[0], row[6])]) for row in sorted(rows)]
+
+    def release_undoing(self, lease: Lease, known: Collection[int]) -> None:
+        """
+        Give back the failed jobs that this worker has on record without knowing of them: the answer to their claim was lost. `known` are
+        all that it has in hand. `LeaseLost` if the lease is not the newest.
+        """
+        database = self._database
+        with database.writing() as tx:
+            fenced(database, tx, self.app, lease)
+            rows = tx.rows(
+                "select id from outlast_jobs where app = ? and worker = ? and state in ('failed', 'cancelled') "
+                f"order by id {database.for_update}",
+                *(self.app, lease.key),
+            )
+            lost = [id for (id,) in rows if id not in known]  # noqa: A001 - what it is called everywhere
+            tx.execute(
+                f"update outlast_jobs set worker = null where worker = ? and id {database.among}",
+                *(lease.key, database.passed(lost)),
+            )
 
     def _left(self, tx: Transaction, job: int, state: str) -> list[CompensationRecord]:
         rows = tx.rows(
@@ -192,10 +214,10 @@ class Compensations:
         return [one for one in map(_record, rows) if state == "failed" or one.state != "registered"]
 
     def _waiting(self, queues: Collection[str] | None, kinds: Mapping[str, int]) -> tuple[str, list[Any]]:
-        """Which jobs are to be undone and have nobody who is at it."""
+        """Which jobs are to be undone."""
         known, given = turns.known_kinds(self._database, kinds)
         where = (
-            f"app = ? and worker is null and ({known}) and {_TO_BE_UNDONE} and not exists (select 1 from outlast_queues paused "
+            f"app = ? and ({known}) and {_TO_BE_UNDONE} and not exists (select 1 from outlast_queues paused "
             "where paused.app = outlast_jobs.app and paused.queue = outlast_jobs.queue and paused.paused)"
         )
         values: list[Any] = [self.app, *given, self.app]
@@ -209,26 +231,27 @@ class Compensations:
     ) -> tuple[int, int, int, int | None]:
         """Of the jobs that are to be undone: how many are due, are being undone, and are due later; when the first of those is."""
         where, values = self._waiting(queues, kinds)
-        with self._database.reading() as tx:
-            wait = f"(select max(due) from outlast_compensations undo where undo.job = outlast_jobs.id and undo.state in {OPEN})"
-            rows = tx.rows(f"select {wait} from outlast_jobs where {where}", *values)
-            anybody = where.replace("worker is null", "worker is not null")
-            (taken,) = tx.row(f"select count(*) from outlast_jobs where {anybody}", *values)
-        later = [due for (due,) in rows if due is not None and due > now]
-        return len(rows) - len(later), taken, len(later), min(later, default=None)
+        wait = f"(select max(due) from outlast_compensations undo where undo.job = outlast_jobs.id and undo.state in {OPEN})"
+        # One statement: a job that a sweep frees meanwhile would be in neither of two.
+        rows = self._database.rows(f"select worker is null, {wait} from outlast_jobs where {where}", *values)
+        free = [due for unowned, due in rows if unowned]
+        later = [due for due in free if due is not None and due > now]
+        return len(free) - len(later), len(rows) - len(free), len(later), min(later, default=None)
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
-    def begin_compensation(self, lease: Lease, job: int, token: int, place: int, *, ahead_us: int = 0) -> bool:
-        """Put on record that something is being undone, before it is; whether the job is still this worker's."""
+    def begin_compensation(
+        self, lease: Lease, job: int, token: int, place: int, *, attempt: int, ahead_us: int = 0
+    ) -> bool:
+        """Put on record that something is being undone, before it is; whether the job is still this worker's. Twice is once."""
         database = self._database
         with database.writing() as tx:
             if not self._mine(tx, lease, job, token):
                 return False
             done = tx.execute(
-                "update outlast_compensations set state = 'running', attempts = attempts + 1, due = null, "
-                f"began = {database.now} + {int(ahead_us)} where job = ? and place = ? and state in ('registered', 'due')",
-                *(job, place),
+                "update outlast_compensations set state = 'running', attempts = ?, due = null, "
+                f"began = {database.now} + {int(ahead_us)} where job = ? and place = ? and state in {OPEN}",
+                *(attempt, job, place),
             )
             return bool(done.rowcount)
 
@@ -241,10 +264,11 @@ class Compensations:
             (now,) = tx.row(f"select {database.now} + {int(ahead_us)}")
             found = tx.row("select letter from outlast_compensations where job = ? and place = ?", job, end.place)
             over = end.state != "due"
+            began = f"state in {OPEN}" if end.unknown else "state = 'running'"  # the answer to a commit may be lost
             done = tx.execute(
                 "update outlast_compensations set state = ?, due = ?, previous = ?, ended = ?, attempts = attempts - ?, "
                 "crashes = crashes + ?, unknown = unknown + ?, error = ?, error_type = ?, error_class = ?, stop_reason = ? "
-                f"where job = ? and place = ? and state in {OPEN}",
+                f"where job = ? and place = ? and {began}",
                 end.state,
                 None if over else now + end.delay_us,
                 end.delay_us or None,
