@@ -1,4 +1,4 @@
-# Every task of the project, each building what it needs: make demo | test | lint | bench | pacing | conformance | docs.
+# Every task of the project, each building what it needs: make demo | report-worker | test | lint | bench | pacing | conformance | docs.
 # The environment lives in .venv and is rebuilt when a lock file or pyproject.toml changes.
 
 PYTHON ?= python3
@@ -37,11 +37,12 @@ TEST_TMP := $(shell [ -w $(MEMORY) ] && [ "$$(df --output=avail -k $(MEMORY) 2>/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared bench-jobs bench-flows chaos-items chaos-jobs chaos-flows pacing conformance docs lock clean
+.PHONY: help env servers demo report-worker test lint bench bench-items bench-items-peers bench-sources bench-shared bench-jobs bench-flows chaos-items chaos-jobs chaos-flows pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
 	@echo "make demo     three thousand items outlast a misbehaving service"
+	@echo "make report-worker  S3, a model and PostgreSQL fail by a script; 500 reports outlast it, as a flow and as jobs (3 minutes)"
 	@echo "make test     the whole suite, with lint and docs"
 	@echo "make servers  MariaDB, Redis, PgBouncer, Chromium and Azurite for the tests, where they are missing"
 	@echo "make lint     style, import order, types"
@@ -64,6 +65,10 @@ env: $(TEST_ENV)
 
 demo: $(SMALL_ENV)
 	$(RUN) examples/demo.py
+
+# Its servers are those of the tests, which come in wheels.
+report-worker: $(TEST_ENV)
+	$(TEST_TMP) $(RUN) examples/report-worker/main.py $(ARGS)
 
 test: $(TEST_ENV) servers
 	$(TEST_TMP) $(RUN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "outlast"
 CONTRACT = ROOT / "tests" / "typing" / "contract" / "outlast"
 
 # Promised in the contract, built later: whole names, and parameters of what is already there. What has come true must leave.
-LATER = {"Context.compensate"}
+LATER: set[str] = set()
 LATER_PARAMETERS: dict[str, set[str]] = {}
 
 # Third parties, and the rooms that may import them.
@@ -202,6 +202,7 @@ def test_retry_takes_every_promised_option():
     """Each option of each overload of `retry` is accepted with the default that the contract promises."""
     assert sorted(name for name, found in NOW.items() if len(found) > 1) == [
         "App.job",
+        "Context.compensate",
         "Context.step",
         "Pipeline.__new__",
         "retry",

@@ -853,3 +853,22 @@ def test_a_pipeline_file_is_enqueued_from_a_shell(sqlite_app, trip):
     assert trip.notes == ["book", "pay", "send"]
     code, out, err = shell("enqueue", "pipeline.yaml", "--arg", "a=b")
     assert (code, "a pipeline file takes --param" in err) == (2, True)
+
+
+def test_what_the_steps_of_its_run_have_kept_can_be_read_from_the_job(app, project):
+    """S1-11, S1-23: a job that runs a pipeline file has what its steps have kept, under the name of the step; before it has begun, nothing."""
+    flow = project.load(
+        "name: checked\nsteps:\n"
+        "  - id: check\n    component: schema.validator\n    config: {data: {pages: many}, schema: {required: [title]}}\n"
+    )
+    job = flow.enqueue(app=app, run_key="monday")
+    with pytest.raises(LookupError, match=f"the job {job.id} has kept no 'check raw'. It has kept: nothing."):
+        job.artifact("check raw")
+    outlast.testing.work(app)
+    (kept,) = job.artifacts()
+    assert (job.status, kept.name, kept.attempt, kept.cut) == ("failed", "check raw", 1, False)
+    raw = job.artifact("check raw")
+    assert (kept.size, raw) == (len(raw), job.artifact("check raw", attempt=1))
+    assert b"many" in raw
+    with pytest.raises(LookupError, match=r"has kept no 'raw' of attempt 2. It has kept: check raw."):
+        job.artifact("raw", attempt=2)

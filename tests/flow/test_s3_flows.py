@@ -77,7 +77,7 @@ def story(result):
     [
         ("reset_before", ["connection_reset", "connection_reset"]),
         ("reset_after", ["connection_reset", "connection_reset"]),
-        ("half_close", ["connection_reset", "network_error"]),
+        ("half_close", ["network_error", "network_error"]),
         ("garbage", ["connection_reset", "connection_reset"]),
         ("stall", ["timeout", "timeout"]),
     ],

@@ -80,7 +80,7 @@ def hold(what: str) -> None:
 async def ahold(what: str) -> None:
     DONE.append(("undo", what))
     HELD.set()
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @outlast.retry(max_attempts=2, initial_delay=0.001)
@@ -214,7 +214,7 @@ def test_every_end_that_is_final_is_undone(app, end):
     async def slow() -> None:
         await ado("a")
         if end == "timeout":
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
 
     handle = slow.enqueue()
     if end == "spent":

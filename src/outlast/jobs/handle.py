@@ -24,7 +24,7 @@ from outlast.store.records import from_us
 from outlast.store.upkeep import plain_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
     from typing import Literal
 
@@ -341,17 +341,33 @@ class JobHandle(Generic[T_co]):
         return [_compensation(row, status) for row in self._home.store.compensations(self._number)]
 
     def artifacts(self) -> Sequence[Artifact]:
-        """What its attempts have kept for people, the first one first."""
-        self._row()
+        """
+        What its attempts have kept for people, the first one first. Of a `Flow`: what the steps of its run have, each under the name of
+        the step, a space and its own, with the number of the step's attempt.
+        """
+        row, store = self._row(), self._home.store
+        found: Iterable[tuple[str, int, int, bool, int]] = store.artifacts(self._number)
+        if row.kind == FLOW:
+            run = self._run(row)
+            found = () if run is None else store.kept_of_run(run)
         return [
             Artifact(name=name, attempt=attempt, size=size, cut=cut, kept_at=from_us(kept_us))
-            for name, attempt, size, cut, kept_us in self._home.store.artifacts(self._number)
+            for name, attempt, size, cut, kept_us in found
         ]
 
     def artifact(self, name: str, *, attempt: int | None = None) -> str | bytes:
-        """What is kept under this name, of the newest attempt that has kept it or of this one; `LookupError` if nothing is."""
-        self._row()
-        data = self._home.store.artifact(self._number, name, attempt)
+        """
+        What is kept under this name, of the newest attempt that has kept it or of this one; `LookupError` if nothing is. What steps
+        have kept are bytes.
+        """
+        row, store = self._row(), self._home.store
+        if row.kind == FLOW:
+            run = self._run(row)
+            data = None if run is None else store.kept_data(run, name, attempt)
+            if data is not None:
+                return data
+        else:
+            data = store.artifact(self._number, name, attempt)
         if data is None:
             where = "" if attempt is None else f" of attempt {attempt}"
             known = ", ".join(dict.fromkeys(one.name for one in self.artifacts())) or "nothing"
@@ -359,6 +375,12 @@ class JobHandle(Generic[T_co]):
             raise LookupError(message)
         kept: str | bytes = self._home.codec.decode(data)
         return kept
+
+    def _run(self, row: JobRow) -> int | None:
+        """The number of the run that the job of a `Flow` works on; None if it was never begun, or is not kept any more."""
+        given = self._home.codec.decode(row.payload)
+        record = self._home.store.find_run(given["manifest"]["name"], given["run_key"])
+        return None if record is None else record.number
 
     def result(self, timeout: Seconds | None = None) -> T_co:
         """

@@ -166,8 +166,8 @@ class _Object(NamedTuple):
 
     def call(self, doing: str, operation: str, but: tuple[str, ...] = (), **options: Any) -> dict[str, Any] | None:
         """
-        One call. What comes back is whole: it says how long its body is, unless it is known to have none. None if the
-        store refuses it with one of the codes `but`.
+        One call. What comes back is whole, as far as can be told: it says how long its body is, unless it is known to have
+        none, and has the mark of the object. None if the store refuses it with one of the codes `but`.
         """
         with _told(self, doing):
             try:
@@ -176,11 +176,18 @@ class _Object(NamedTuple):
                 if _code(refused) in but:
                     return None
                 raise
-            metadata = found["ResponseMetadata"]
-            headers = metadata["HTTPHeaders"]
-            if metadata["HTTPStatusCode"] != 204 and not {"content-length", "transfer-encoding"} & headers.keys():
+            if operation != "delete_object" and not _is_whole(found):
+                if "Body" in found:
+                    found["Body"].close()
                 raise _Torn
             return found
+
+
+def _is_whole(found: Mapping[str, Any]) -> bool:
+    """Whether an answer about an object says how long it is, and has the object's mark, which is in quotes or in none."""
+    etag = str(found.get("ETag", ""))
+    has_length = bool({"content-length", "transfer-encoding"} & found["ResponseMetadata"]["HTTPHeaders"].keys())
+    return has_length and bool(etag.strip('"')) and etag.startswith('"') == etag.endswith('"')
 
 
 class _Torn(Exception):
@@ -288,9 +295,9 @@ def _kind(config: ReaderConfig | WriterConfig) -> str:
 def _check_metadata(config: ReaderConfig, metadata: Mapping[str, str]) -> None:
     """Everything that is wrong with it at once; what it holds is not shown."""
     wrong = [
-        f"{name} that fits {pattern}, got: {'none' if name.lower() not in metadata else 'another value'}"
+        f"{name} that fits {pattern}, got: {'none' if found is None else 'another value'}"
         for name, pattern in config.require_metadata.items()
-        if re.fullmatch(pattern, metadata.get(name.lower(), "\0")) is None
+        if (found := metadata.get(name.lower())) is None or re.fullmatch(pattern, found) is None
     ]
     if wrong:
         raise invalid(f"expected {config.key} to have the metadata {'; '.join(wrong)}")
@@ -417,7 +424,7 @@ def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, digest: st
     etag = str(answer.get("ETag", "")).strip('"')
     # That of an object which the store encrypts with a key of its own is another one.
     has_own_key = answer.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in answer
-    if not etag or (_MD5.fullmatch(etag) and not has_own_key and etag != sent.hexdigest()):
+    if _MD5.fullmatch(etag) and not has_own_key and etag != sent.hexdigest():
         message = (
             f"writing {about.key} of {about.bucket}: expected the store to have the bytes that were sent, got: others"
         )
