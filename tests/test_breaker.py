@@ -351,7 +351,7 @@ def test_state_values_are_the_strings_of_old():
 
 
 def test_reading_the_state_changes_nothing():
-    """S4-12: an open circuit turns half-open with a call, not because somebody looked."""
+    """An open circuit turns half-open with a call, not because somebody looked (S4-12)."""
     breaker = make()
     with virtual_time() as time, capture_events() as events:
         trip(breaker)
@@ -755,7 +755,7 @@ def test_the_rate_looks_at_the_last_calls_only():
 
 
 def test_the_window_is_empty_after_closing():
-    """S2-30: old failures do not trip a circuit that has just recovered."""
+    """Old failures do not trip a circuit that has just recovered (S2-30)."""
     breaker = make(failure_rate=0.5, window=10, min_calls=4)
     with virtual_time() as time:
         trip(breaker)
@@ -772,7 +772,7 @@ def test_the_window_is_empty_after_closing():
 
 
 def test_failures_in_a_row_do_not_trip_where_a_rate_is_given():
-    """S2-30: one rule at a time; the rate stands in for the threshold."""
+    """One rule at a time; the rate stands in for the threshold (S2-30)."""
     breaker = make(failure_rate=0.5, failure_threshold=2, window=10, min_calls=10)
     for _ in range(7):
         breaker.call(succeed)

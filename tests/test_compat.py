@@ -403,7 +403,7 @@ print(result.counts.succeeded)
 
 
 def test_each_function_has_a_policy_of_its_own():
-    """S0-01: a policy belongs to what it protects; two functions in one program need not share one."""
+    """A policy belongs to what it protects; two functions in one program need not share one (S0-01)."""
     slow, fast = Flaky(*[TimeoutError()] * 3), Flaky(*[TimeoutError()] * 3)
     with virtual_time() as time:
         assert outlast.retry(max_attempts=4, initial_delay=10, jitter=0)(slow)() == "success"
@@ -425,7 +425,7 @@ def test_defaults_cannot_make_a_storm():
 
 
 def test_an_idempotency_key_says_nothing_of_the_call():
-    """S0-42: it is random, so nothing that was passed can be in it; and it is not logged."""
+    """It is random, so nothing that was passed can be in it; and it is not logged (S0-42)."""
     keys = []
 
     def pay(card):

@@ -306,7 +306,7 @@ def test_the_first_row_that_fails_is_the_last_one():
 
 
 def test_errors_can_be_written_to_a_file(tmp_path):
-    """S2-22: the run behind a result writes the error file."""
+    """The run behind a result writes the error file (S2-22)."""
     result = execute([positive], [{"a": -1}], stop_on_error=False)
     assert result.run.write_errors(tmp_path / "e.csv") == 1
 
@@ -355,7 +355,7 @@ def test_rows_of_any_iterable_are_read():
 
 
 def test_steps_may_use_threads_of_their_own_context():
-    """S2-23: the context says where the step is."""
+    """The context says where the step is (S2-23)."""
     seen = []
 
     def where(row, context):

@@ -751,7 +751,7 @@ def test_a_replay_that_is_interrupted_says_so_and_goes_on(sqlite_app, door):
 
 
 def test_what_holds_items_is_for_its_owner_alone(sqlite_app, tmp_path, monkeypatch):
-    """S0-41: reports, error files and spools are 0600, the folders that are made for them 0700."""
+    """Reports, error files and spools are 0600, the folders that are made for them 0700 (S0-41)."""
     monkeypatch.chdir(tmp_path)
     before = os.umask(0)
     try:

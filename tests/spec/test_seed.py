@@ -27,13 +27,13 @@ def test_block_compiles_as_it_is(name):
 
 
 def test_only_two_components_are_those_of_other_packages():
-    """S0-01: the others are Outlast's own, with the configs that they really take."""
+    """The others are Outlast's own, with the configs that they really take (S0-01)."""
     named = {line.split()[-1] for block in BLOCKS.values() for line in block.splitlines() if "component:" in line}
     assert named - OWN.keys() == {"mysql.extractor", "supabase.writer"}
 
 
 def test_retry_block_is_the_policy_that_it_says():
-    """S0-02..S0-08: each key means what its name says, and the manifest has only canonical keys (C-24)."""
+    """S0-02, S0-03, S0-04, S0-05, S0-06, S0-07, S0-08: each key means what its name says, and the manifest has only canonical keys (C-24)."""
     (step,) = compiled("retry").steps
     assert step.policy["retry"] == {
         "max_attempts": 3,
