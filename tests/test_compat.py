@@ -59,6 +59,8 @@ class TooManyRequests(Exception):
         (Exception("http"), 502, (True, "http_500_502_504")),
         (Exception("http"), 504, (True, "http_500_502_504")),
         (ConnectionResetError(), 404, (True, "network")),
+        (ConnectionResetError(), 503, (True, "network")),
+        (psycopg2.OperationalError("gone"), 500, (True, "database")),
         (ValueError(), None, (False, "data")),
         (KeyError(), None, (False, "data")),
         (TypeError(), None, (False, "data")),

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import outlast
+from outlast.kernel.clock import roll_for
 from outlast.testing import capture_events, virtual_time
 
 COUNTING = """\
@@ -123,6 +124,20 @@ def test_a_step_is_tried_again_as_its_policy_says(steps, app):
     ]
     stored = [row.name for row in app.store.events(run=result.id)]
     assert stored == ["run_started", "step_retry_attempt", "step_retry_attempt", "step_success", "run_finished"]
+
+
+def test_the_waits_of_a_flow_follow_from_the_id_of_its_run(steps, sqlite_app):
+    """C-06, S0-32: run, step and attempt decide each of them, so that a run can be worked out again; another run has others."""
+    text = FLAKY.replace("jitter: 0", "jitter: 0.5")
+    policy = outlast.RetryPolicy(max_attempts=3, jitter=0.5)
+    drawn = []
+    for key in "ab":
+        with virtual_time() as time:
+            result = steps.load(text).run(run_key=key, app=sqlite_app)
+        drawn.append(time.sleeps)
+        assert time.sleeps == [policy.delay(number, roll_for(result.id, 1, "ask", "do", number)) for number in (1, 2)]
+        steps.namespace().calls.clear()
+    assert drawn[0] != drawn[1]
 
 
 def test_the_last_error_is_raised_when_attempts_run_out(steps, app):
