@@ -504,7 +504,7 @@ def test_secrets_stay_out_of_events_history_and_notes():
 
 
 def test_a_call_is_named_after_its_guard_or_its_function():
-    """S4-07: a name given wins; otherwise the function's own."""
+    """A name given wins; otherwise the function's own (S4-07)."""
 
     @retry(initial_delay=0)
     def fetch_user() -> None:
@@ -1099,7 +1099,7 @@ def test_options_of_retry_reach_policy_and_guard():
 
 
 def test_call_passes_arguments_on():
-    """S2-13: as they came, in each attempt; the caller's own keywords are free (S4-02)."""
+    """As they came, in each attempt; the caller's own keywords are free (S4-02) (S2-13)."""
     seen = []
 
     def push(*args: object, **kwargs: object) -> str:
@@ -1676,7 +1676,7 @@ def pending(result: object) -> bool:
 
 
 def test_a_result_may_be_retried(perform):
-    """S4-08, S0-35: what the predicate accepts is tried again, after the same waits, and told like any retry."""
+    """S4-08: what the predicate accepts is tried again, after the same waits, and told like any retry (S0-35)."""
     service = Service("pending", "pending", "ready")
     with watched() as (time, events):
         assert perform(Guard(retry=EXACT, retry_if=pending), service) == "ready"

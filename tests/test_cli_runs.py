@@ -720,7 +720,7 @@ def test_a_replay_of_nothing_is_no_mistake_and_says_the_truth(shell):
 
 
 def test_a_failing_canary_is_told(shell):
-    """S3-27: how many failed again, how many were left; then the code is mended and all of them follow."""
+    """How many failed again, how many were left; then the code is mended and all of them follow (S3-27)."""
     failed(shell, *(f"bad {letter}" for letter in "abcdef"))
     (group,) = shell.json("dlq groups")
     stopped = shell(f"dlq replay --group {group['id']} --canary 2")
@@ -844,7 +844,7 @@ def test_what_is_wrong_is_explained_without_a_traceback(failed_before, line, mes
 
 
 def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
-    """S4-17: its state is on record while a run uses it; isolate and reset reach the run."""
+    """Its state is on record while a run uses it; isolate and reset reach the run (S4-17)."""
     (shell.folder / "app.py").write_text(
         APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
     )
@@ -867,7 +867,7 @@ def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
 
 
 def test_a_breaker_is_isolated_for_the_next_run_when_nobody_runs_anything(shell):
-    """S4-17: what was asked between two runs is done before the next one makes its first call, and undone in the same way."""
+    """What was asked between two runs is done before the next one makes its first call, and undone in the same way (S4-17)."""
     (shell.folder / "app.py").write_text(
         APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
     )
@@ -887,7 +887,7 @@ def test_a_breaker_is_isolated_for_the_next_run_when_nobody_runs_anything(shell)
 
 
 def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
-    """S4-17, D-10, semantics 54: also where no run was started by `outlast run`; isolation stays until somebody ends it."""
+    """D-10, semantics 54: also where no run was started by `outlast run`; isolation stays until somebody ends it (S4-17)."""
     at = f"--store sqlite:///{shell.folder}/shop.db --app shop"
     made = "outlast.CircuitBreaker('openai', shared=True, failure_threshold=3)"
     with Process(f"sqlite:///{shell.folder}/shop.db", made) as process:
@@ -904,7 +904,7 @@ def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
 
 
 def test_an_app_that_only_shares_things_is_an_app_and_a_mistyped_one_is_refused(shell):
-    """S4-17, D-26: its open circuit is found without a name while it is alone, and nothing is denied because a name is wrong or missing."""
+    """D-26: its open circuit is found without a name while it is alone, and nothing is denied because a name is wrong or missing (S4-17)."""
     at = f"--store sqlite:///{shell.folder}/shop.db"
     app = outlast.App("shop", store=f"sqlite:///{shell.folder}/shop.db")
     circuit = outlast.CircuitBreaker("warehouse", shared=True)

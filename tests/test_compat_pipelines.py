@@ -49,7 +49,7 @@ def test_configuration_has_the_agreed_defaults():
 
 
 def test_every_mistake_of_a_configuration_is_told_at_once_with_the_nearest_name():
-    """S2-11: unknown keys, unknown tiers, names that two steps have, steps that cannot be had."""
+    """Unknown keys, unknown tiers, names that two steps have, steps that cannot be had (S2-11)."""
 
     def check(row):
         return row
@@ -90,7 +90,7 @@ def added(row, amount):
 
 
 def test_step_may_be_named_by_where_it_is(monkeypatch):
-    """S2-11: a class gets its options when it is made, a function with every row."""
+    """A class gets its options when it is made, a function with every row (S2-11)."""
     module = types.ModuleType("steps_of_a_test")
     module.Scaled, module.added = Scaled, added
     monkeypatch.setitem(__import__("sys").modules, "steps_of_a_test", module)

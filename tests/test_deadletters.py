@@ -201,7 +201,7 @@ def test_an_entry_is_one_indented_json_file_named_after_its_id(tmp_path):
     "bad", ["../../etc/passwd", "", "x", "/abs", "..", "a\0b", "7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e5z"]
 )
 def test_only_uuids_become_file_names(bad, tmp_path):
-    """S4-19: an id that is no UUID is never part of a path (S0-41)."""
+    """An id that is no UUID is never part of a path (S0-41) (S4-19)."""
     directory = Directory(tmp_path)
     assert directory.path(bad) is None
     assert directory.read(bad) is None
@@ -429,7 +429,7 @@ def test_without_anything_that_does_the_work_replay_says_what_to_pass(tmp_path):
 
 
 def test_files_that_are_no_entries_are_named_in_the_log(tmp_path, caplog):
-    """S4-21: listing goes on, and says what it left alone (S3-06)."""
+    """Listing goes on, and says what it left alone (S3-06) (S4-21)."""
     (tmp_path / "odd.json").write_text("nonsense")
     assert asyncio.run(compat.DeadLetterQueue(tmp_path).list_entries()) == []
     assert "odd.json" in caplog.text
@@ -672,7 +672,7 @@ def in_the_order_they_were_made(letters):
 
 
 def test_a_failing_canary_stops_the_rest(shop):
-    """S3-27: the others are not even tried, and the result says so."""
+    """The others are not even tried, and the result says so (S3-27)."""
     made = in_the_order_they_were_made(shop.fail(*(f"odd {number}" for number in range(9))))
     canaries = [made[0], made[3], made[6]]
     (group,) = shop.letters.groups()
@@ -685,7 +685,7 @@ def test_a_failing_canary_stops_the_rest(shop):
 
 
 def test_after_a_good_canary_the_rest_follow_once(shop):
-    """S3-27: every letter is replayed once, and one result counts them all."""
+    """Every letter is replayed once, and one result counts them all (S3-27)."""
     made = in_the_order_they_were_made(shop.fail(*(f"odd {number}" for number in range(9))))
     shop.bad.clear()
     result = shop.letters.replay(pipeline="reviews", canary=3)
@@ -940,7 +940,7 @@ def test_an_edit_that_nobody_could_read_is_refused(shop):
 
 
 def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
-    """S4-23: one filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up (S4-24)."""
+    """One filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up (S4-24) (S4-23)."""
     day, letters, store = 86_400_000_000, shop.letters, shop.app.store
     (kept,) = shop.fail("odd")
     run = kept.run_id
@@ -1148,7 +1148,7 @@ def test_export_and_import_bring_the_same_letters_back(shop, address, tmp_path):
 
 
 def test_entries_of_another_program_are_taken_in(shop, tmp_path):
-    """S4-18: task, repos and adapter of an entry that Outlast did not write; a broken file stops the import before anything is taken."""
+    """Task, repos and adapter of an entry that Outlast did not write; a broken file stops the import before anything is taken (S4-18)."""
     foreign = entry(error="no such host: password=hunter2", error_type="ConnectionError")
     Directory(tmp_path).write(foreign)
     (tmp_path / "broken.json").write_text("{")

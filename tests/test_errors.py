@@ -253,7 +253,7 @@ def test_a_temporary_failure_may_say_when():
 
 
 def test_markers_decide_before_anything_else():
-    """D-2, S4-05: whoever raises them, or a subclass, knows (S4-02)."""
+    """D-2: whoever raises them, or a subclass, knows (S4-02) (S4-05)."""
     assert outlast.classify(TemporaryFailure()).category == "transient"
     assert outlast.classify(PermanentFailure()).category == "permanent"
     verdict = outlast.classify(Throttled("openai", code=429))

@@ -373,7 +373,7 @@ def test_the_retries_of_a_tier_are_what_its_limit_grants():
 
 
 def test_an_attempt_that_runs_out_of_time_is_told_before_its_retry():
-    """D-18, S0-16: attempt_timeout with its scope, then what became of the attempt."""
+    """D-18: attempt_timeout with its scope, then what became of the attempt (S0-16)."""
 
     async def hang():
         await asyncio.Event().wait()
@@ -418,7 +418,7 @@ def test_an_empty_retry_budget_is_told():
 
 
 def test_a_result_that_is_tried_again_is_told():
-    """S0-34, S0-35: a retry is a retry, also one that a result has asked for."""
+    """A retry is a retry, also one that a result has asked for (S0-34, S0-35)."""
     answers = iter(["pending", "pending", "done"])
     guard = Guard("shop", retry=policy(), retry_if=lambda answer: answer == "pending")
     with virtual_time(), capture_events() as events:

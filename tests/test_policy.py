@@ -560,7 +560,7 @@ def test_an_open_circuit_is_not_retried_as_a_transient_error():
     ],
 )
 def test_a_group_is_retried_if_each_of_its_leaves_would_be(leaves, expected):
-    """D-2, S0-28: one leaf that cannot succeed is enough to stop."""
+    """D-2: one leaf that cannot succeed is enough to stop (S0-28)."""
     assert reason(RetryPolicy(), ExceptionGroup("several", leaves)) == expected
 
 

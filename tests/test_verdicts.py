@@ -538,7 +538,7 @@ def test_what_is_no_error_status_is_ignored(status):
 
 @table("status", [99, 600, 0, -1, 10**9])
 def test_asking_about_a_number_that_is_no_status(status):
-    """S2-08: a mistake of the asker, and it says so."""
+    """A mistake of the asker, and it says so (S2-08)."""
     with pytest.raises(ConfigurationError, match=rf"expected an HTTP status from 100 to 599, got: {status}"):
         classify(status)
 

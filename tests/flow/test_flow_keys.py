@@ -139,7 +139,10 @@ def test_only_a_digest_of_the_key_is_stored(shop, app, monkeypatch):
     """S0-42, D-20: the key itself is nowhere; with a secret of its own nobody can try out keys."""
     shop.load(ONE).run(run_key="a", app=app)
     rendered = f"{shop.module}:charge:b1"
-    plain, secret = sha256(rendered.encode()).hexdigest(), hmac.new(b"pepper-and-salt", rendered.encode(), sha256).hexdigest()
+    plain, secret = (
+        sha256(rendered.encode()).hexdigest(),
+        hmac.new(b"pepper-and-salt", rendered.encode(), sha256).hexdigest(),
+    )
     assert app.store.key_record("shop.charge", plain) is not None
     monkeypatch.setenv("OUTLAST_IDEMPOTENCY_SECRET", "pepper-and-salt")
     shop.load(ONE).run(run_key="b", app=app)

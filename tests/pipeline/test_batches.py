@@ -118,7 +118,7 @@ def test_in_virtual_time_a_batch_lingers_fifty_milliseconds_and_no_longer(sync):
 
 @both
 def test_one_place_in_the_list_speaks_for_one_item_alone(sync):
-    """S3-01: an exception, Skip, Snooze or Degraded in the list concerns its own item; the failed one is tried again on its own account (S3-05)."""
+    """An exception, Skip, Snooze or Degraded in the list concerns its own item; the failed one is tried again on its own account (S3-05) (S3-01)."""
     calls = []
 
     def work(items):

@@ -86,7 +86,7 @@ def test_anything_with_apply_is_a_step_and_one_that_awaits_makes_the_stage_async
 
 
 def test_step_is_called_by_its_class_or_as_it_says():
-    """S2-23: a name may be given on the class, in __init__ or by a property; records and messages use it."""
+    """A name may be given on the class, in __init__ or by a property; records and messages use it (S2-23)."""
 
     class Plain(outlast.RowTransformStep):
         def apply(self, row, context):

@@ -113,7 +113,7 @@ def told(step: str, **options) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_no_value_makes_right_is_a_mistake(step, expected):
-    """S0-29, R43: with the type, the range and the choices that the file declares."""
+    """R43: with the type, the range and the choices that the file declares (S0-29)."""
     (line,) = told(step)
     assert line.startswith(expected)
     assert told(step, every_profile=True) == [line]
