@@ -128,6 +128,20 @@ def test_a_mock_with_wrong_data_is_called_once():
     assert work.call_count == 1
 
 
+def test_the_older_name_tells_at_the_levels_it_had(caplog):
+    """S2-17, S2-18, S2-19, D-27: what is permanent and what ran out are errors, a retry is a warning, each with its tier."""
+    with virtual_time(), caplog.at_level(logging.DEBUG, "outlast"):
+        with pytest.raises(ValueError, match="bad"):
+            compat.execute_with_tiered_retry(Flaky(ValueError("bad")), {"database": 5})
+        with pytest.raises(requests.Timeout):
+            compat.execute_with_tiered_retry(Flaky(*[requests.Timeout("slow")] * 2), {"network": 1})
+    assert [(line.levelname, line.event, line.tier, line.attempt, line.max_retries) for line in caplog.records] == [
+        ("ERROR", "step_error_permanent", "data", 1, 0),
+        ("WARNING", "step_retry_attempt", "network", 1, 1),
+        ("ERROR", "step_retry_exhausted", "network", 2, 1),
+    ]
+
+
 def test_one_counter_for_all_tiers():
     """S2-15, C-02: three database errors and then a network error with limits of 5 and 3 is the end."""
     last = requests.Timeout()

@@ -172,8 +172,10 @@ def test_a_stage_block_without_a_list_retries_everything():
 def test_an_llm_stage():
     """S3-10: statuses, a transport error and an HTTP error class, named without importing the client."""
     policy = read(STAGE)
-    transport = library("httpx", "TransportError")
-    assert reasons(policy, HttpError(429), HttpError(504), transport) == [None, None, None]
+    statuses = [HttpError(status) for status in (429, 500, 502, 503, 504)]
+    clients = [library("httpx", "TransportError"), library("httpx", "HTTPError")]
+    assert reasons(policy, *statuses, *clients) == [None] * 7
+    assert (policy.max_attempts, policy.max_delay, milliseconds(policy)[0]) == (3, 30.0, (1000, 750, 1250))
     assert reasons(policy, HttpError(501), HttpError(404), TimeoutError()) == ["unclear", "permanent", "not_listed"]
 
 
