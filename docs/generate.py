@@ -1,14 +1,17 @@
 """
-Writes the tables of the reference that come from data: error classes and rules, presets, configuration keys, events, metrics.
+Writes what comes from data: the tables of the reference (error classes and rules, presets, configuration keys, events, metrics), and
+below each requirement the tests that prove it.
 
     python docs/generate.py            rewrite what stands between the markers
     python docs/generate.py --check    change nothing, and fail if anything would change
 
-A section stands between ``<!-- generated: name -->`` and ``<!-- generated: end -->``; everything else on a page is written by hand.
+A section stands between ``<!-- generated: name -->`` and ``<!-- generated: end -->``, the tests of a requirement on a line in small
+print below its sentence; everything else on a page is written by hand.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import json
@@ -364,14 +367,53 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }
 
 
+# --- requirements ---
+
+TESTS = DOCS.parent / "tests"
+ID = re.compile(r"\b(?:S\d-\d\d|[CU]-\d\d|D-\d+)\b")
+REQUIREMENT = re.compile(rf"^- \*\*({ID.pattern})\*\* \S.*\n(?:  (?!<br><small>)\S.*\n)*", re.MULTILINE)
+OPENING = re.compile(
+    rf"(?:{ID.pattern}|semantics \d+)[^:]*"
+)  # of a docstring: what it proves; ids further on are only mentioned
+PROOF = re.compile(r"^  <br><small>.*</small>\n", re.MULTILINE)
+SHOWN = 3  # the tests that name the fewest requirements: they are about this one
+
+
+@functools.cache
+def proofs() -> dict[str, list[str]]:
+    """The tests whose docstrings open with a requirement, by its id; those first that open with the fewest."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for test in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_"):
+                opening = OPENING.match(ast.get_docstring(test) or "")
+                ids = set(ID.findall(opening[0])) if opening else set()
+                for one in ids:
+                    place = f"{path.relative_to(TESTS).as_posix()}::{test.name}"
+                    found.setdefault(one, []).append((len(ids), place))
+    return {one: [place for _, place in sorted(places)] for one, places in found.items()}
+
+
+def with_proofs(text: str) -> str:
+    """The page with the tests of each requirement below its sentence."""
+
+    def proved(found: re.Match[str]) -> str:
+        tests = proofs().get(found[1], [])
+        more = f" and {len(tests) - SHOWN} more" if len(tests) > SHOWN else ""
+        return found[0] + (f"  <br><small>{code(*tests[:SHOWN])}{more}</small>\n" if tests else "")
+
+    return REQUIREMENT.sub(proved, PROOF.sub("", text))
+
+
 def rendered(text: str) -> str:
-    """The page with every generated section as it should be."""
-    return SECTION.sub(lambda found: f"{found[1]}\n{SECTIONS[found[2]]()}\n\n{found[3]}", text)
+    """The page with everything that is generated as it should be."""
+    return with_proofs(SECTION.sub(lambda found: f"{found[1]}\n{SECTIONS[found[2]]()}\n\n{found[3]}", text))
 
 
 def pages() -> list[Path]:
-    """The pages that have generated sections."""
-    return [page for page in sorted(DOCS.rglob("*.md")) if SECTION.search(page.read_text(encoding="utf-8"))]
+    """The pages that have something generated."""
+    texts = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
+    return [page for page, text in texts.items() if SECTION.search(text) or REQUIREMENT.search(text)]
 
 
 def main() -> int:

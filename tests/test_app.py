@@ -34,7 +34,7 @@ def test_a_secret_is_found_when_it_is_needed(monkeypatch):
 
 
 def test_every_mistake_is_reported():
-    """S0-29, S0-41: and what was given for a secret is not repeated."""
+    """And what was given for a secret is not repeated (S0-29, S0-41)."""
     with pytest.raises(ConfigurationError) as caught:
         App("", secrets=["hunter2-hunter2"], stroe="x")
     assert len(caught.value.problems) == 3

@@ -150,7 +150,7 @@ def test_a_rate_in_one_word(text):
 
 @pytest.mark.parametrize("name", ["default", "llm", "database", "step", "jobs", "tiered", "stage", "call"])
 def test_every_preset_by_its_name(name):
-    """S0-29: in a retry block, in a guard's block, and with nothing changed."""
+    """In a retry block, in a guard's block, and with nothing changed (S0-29)."""
     policy = getattr(presets, name)
     assert RetryPolicy.from_config({"preset": name}) == policy
     assert read({"preset": name}).retry == policy == read({"retry": {"preset": name}}).retry
@@ -175,7 +175,7 @@ def test_every_preset_by_its_name(name):
     ],
 )
 def test_a_block_changes_its_preset(block, changed):
-    """S0-29: what the block says wins, everything else is the preset's."""
+    """What the block says wins, everything else is the preset's (S0-29)."""
     assert RetryPolicy.from_config(block) == getattr(presets, block["preset"]).replace(**changed)
 
 
@@ -288,7 +288,7 @@ def test_every_mistake_in_every_block_at_once():
     ],
 )  # fmt: skip
 def test_a_wrong_block_is_told_under_the_key_that_was_written(block, problem):
-    """S0-29: one mistake, one sentence, in the words and units of the block."""
+    """One mistake, one sentence, in the words and units of the block (S0-29)."""
     assert problems(lambda: read(block)) == [problem]
 
 
@@ -307,14 +307,14 @@ def test_a_wrong_block_is_told_under_the_key_that_was_written(block, problem):
     ],
 )
 def test_one_mistake_hides_no_other(block, keys):
-    """S0-29: what is missing or wrong does not keep the rest from being looked at, and is told once."""
+    """What is missing or wrong does not keep the rest from being looked at, and is told once (S0-29)."""
     with pytest.raises(ConfigurationError) as caught:
         read({"name": "a", **block})
     assert [one.path[-1] for one in caught.value.details] == keys
 
 
 def test_the_keys_of_a_breaker_inside_a_guard_are_known():
-    """S0-29: on_open may stand there, and so it is offered there."""
+    """On_open may stand there, and so it is offered there (S0-29)."""
     assert problems(lambda: read({"name": "a", "circuit_breaker": {"on_opne": "wait"}})) == [
         "expected a known key in circuit_breaker, got: 'on_opne'. Did you mean 'on_open'?"
     ]
@@ -350,7 +350,7 @@ def test_what_has_no_effect_is_refused(block, problem):
     ],
 )
 def test_what_has_an_effect_is_kept(block):
-    """S0-29: a shared budget gets deposits, a hedge takes from one, and a thread keeps an event loop free."""
+    """A shared budget gets deposits, a hedge takes from one, and a thread keeps an event loop free (S0-29)."""
     again = read({"name": "a", **block}).to_config()
     assert again == read(again).to_config()
 
@@ -390,7 +390,7 @@ def test_hostile_blocks_are_answered_in_a_few_lines():
 
 
 def test_no_payload_and_no_secret_is_told():
-    """S0-41: what strayed into a block stays out of the message."""
+    """What strayed into a block stays out of the message (S0-41)."""
     block = {
         "timeout": {"step_ms": {"password": "hunter2"}},
         "hedge": ["hunter2"],
@@ -439,7 +439,7 @@ def test_a_rate_may_say_its_time_by_a_unit_alone(rate, per):
 
 
 def test_functions_come_from_modules_that_are_allowed():
-    """S0-41: configuration loads no code but that which its reader has named."""
+    """Configuration loads no code but that which its reader has named (S0-41)."""
     block = {
         "name": "a",
         "fallback": f"{__name__}:cheap",
@@ -500,7 +500,7 @@ SECRET = Secret(API_KEY)
 
 @pytest.mark.parametrize("name", ["Kept.cheap", "Kept.made", "KEPT.method", "PART", "CACHED", "Kept"])
 def test_a_function_is_what_an_allowed_module_defines(name):
-    """S0-41: also by way of a class or an object of that module, a partial and a wrapper."""
+    """Also by way of a class or an object of that module, a partial and a wrapper (S0-41)."""
     assert callable(read({"fallback": f"{__name__}:{name}"}, imports=[__name__]).fallback)
 
 
@@ -517,7 +517,7 @@ def test_a_function_is_what_an_allowed_module_defines(name):
     ],
 )
 def test_no_function_of_a_module_that_is_not_listed_is_had(name, part, home):
-    """S0-41: not through what an allowed module has imported, and the refusal says where it is defined."""
+    """Not through what an allowed module has imported, and the refusal says where it is defined (S0-41)."""
     text = f"{__name__}:{name}"
     assert problems(lambda: read({"fallback": text}, imports=[__name__])) == [
         f"expected fallback to be a function as \"module:name\", of a module that may be imported, got: '{text}', where {part} is defined in {home}. Name it there, and allow that module where the block is read: imports=['{home}']."
@@ -537,7 +537,7 @@ def test_no_function_of_a_module_that_is_not_listed_is_had(name, part, home):
     ],
 )
 def test_a_module_or_a_value_is_no_function(name, got):
-    """S0-41: a value that does not stand in the block is told by its type alone."""
+    """A value that does not stand in the block is told by its type alone (S0-41)."""
     text = f"{__name__}:{name}"
     assert problems(lambda: read({"fallback": text}, imports=[__name__])) == [
         f"expected fallback to be a function as \"module:name\", of a module that may be imported, got: '{text}', {got}"
@@ -545,7 +545,7 @@ def test_a_module_or_a_value_is_no_function(name, got):
 
 
 def test_no_file_is_loaded(tmp_path, monkeypatch):
-    """S0-41: a path that begins like an allowed module is none."""
+    """A path that begins like an allowed module is none (S0-41)."""
     (tmp_path / "shop.d").mkdir()
     (tmp_path / "evil.py").write_text("open('ran', 'w').close()\ndef run(): pass\n")
     monkeypatch.chdir(tmp_path)
@@ -579,7 +579,7 @@ def test_a_preset_is_shown_as_the_block_that_makes_it(name):
 
 
 def test_exception_classes_are_shown_by_their_names():
-    """S0-07: the policy that comes back retries the same errors."""
+    """The policy that comes back retries the same errors (S0-07)."""
     policy = RetryPolicy(on_errors=[ConnectionError, TemporaryFailure, json.JSONDecodeError], skip_on_errors=[429])
     again = RetryPolicy.from_config(policy.to_config())
     assert policy.to_config()["on_errors"] == [
@@ -698,7 +698,7 @@ def behaviour(thing):
 @settings(deadline=None, max_examples=150)
 @given(st.one_of(policies(), breakers(), limits(), rates, budgets, hedges))
 def test_what_is_shown_makes_the_same_again(thing):
-    """S0-29: there and back, through JSON, whatever the settings are."""
+    """There and back, through JSON, whatever the settings are (S0-29)."""
     block = json.loads(json.dumps(thing.to_config()))
     again = type(thing).from_config(block) if "Shared" not in type(thing).__name__ else Limit.from_config(block)
     assert behaviour(again) == behaviour(thing)
@@ -708,7 +708,7 @@ def test_what_is_shown_makes_the_same_again(thing):
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_a_guard_that_is_shown_makes_the_same_again(data):
-    """S0-29: with any of its parts, there and back, through JSON."""
+    """With any of its parts, there and back, through JSON (S0-29)."""
     limit, breaker, fallback = (
         data.draw(st.none() | limits()),
         data.draw(st.none() | breakers()),

@@ -267,7 +267,7 @@ def test_no_more_probes_than_are_needed_to_close():
 
 
 def test_success_threshold_may_exceed_the_places():
-    """S4-10, S4-14: one place and three successes means three probes, one after the other."""
+    """S4-14: one place and three successes means three probes, one after the other (S4-10)."""
     breaker = make(half_open_requests=1, success_threshold=3)
     with virtual_time() as time:
         trip(breaker)
@@ -351,7 +351,7 @@ def test_state_values_are_the_strings_of_old():
 
 
 def test_reading_the_state_changes_nothing():
-    """S4-12: an open circuit turns half-open with a call, not because somebody looked."""
+    """An open circuit turns half-open with a call, not because somebody looked (S4-12)."""
     breaker = make()
     with virtual_time() as time, capture_events() as events:
         trip(breaker)
@@ -743,7 +743,7 @@ def test_the_rate_stays_closed_below_the_share():
 
 
 def test_the_rate_looks_at_the_last_calls_only():
-    """S2-30, semantics 52: failures that have left the window are forgotten."""
+    """semantics 52: failures that have left the window are forgotten (S2-30)."""
     breaker = make(failure_rate=0.5, window=4, min_calls=4)
     for body in (fail, succeed, succeed, succeed, succeed, fail, succeed, succeed):
         with contextlib.suppress(ConnectionResetError):
@@ -755,7 +755,7 @@ def test_the_rate_looks_at_the_last_calls_only():
 
 
 def test_the_window_is_empty_after_closing():
-    """S2-30: old failures do not trip a circuit that has just recovered."""
+    """Old failures do not trip a circuit that has just recovered (S2-30)."""
     breaker = make(failure_rate=0.5, window=10, min_calls=4)
     with virtual_time() as time:
         trip(breaker)
@@ -772,7 +772,7 @@ def test_the_window_is_empty_after_closing():
 
 
 def test_failures_in_a_row_do_not_trip_where_a_rate_is_given():
-    """S2-30: one rule at a time; the rate stands in for the threshold."""
+    """One rule at a time; the rate stands in for the threshold (S2-30)."""
     breaker = make(failure_rate=0.5, failure_threshold=2, window=10, min_calls=10)
     for _ in range(7):
         breaker.call(succeed)
@@ -783,7 +783,7 @@ def test_failures_in_a_row_do_not_trip_where_a_rate_is_given():
 
 
 def test_a_million_outcomes_do_not_drift():
-    """S2-30, semantics 52: the running numbers are those of a recount."""
+    """semantics 52: the running numbers are those of a recount (S2-30)."""
     tally, last, terms = Tally(100), deque(maxlen=100), make(failure_rate=1.0)
     for failure in random.Random(7).choices((False, True), k=1_000_000):
         tally, _ = counted(tally, failure, None, terms)
@@ -793,7 +793,7 @@ def test_a_million_outcomes_do_not_drift():
 
 
 def test_the_rate_is_that_of_a_recount_for_any_sequence():
-    """S2-30, semantics 52: through the breaker itself, with a rate that is reached only at the end."""
+    """semantics 52: through the breaker itself, with a rate that is reached only at the end (S2-30)."""
     breaker, last = make(failure_rate=1.0, window=20, min_calls=20), deque(maxlen=20)
     for body in random.Random(3).choices((succeed, fail), k=5000):
         with contextlib.suppress(ConnectionResetError):
@@ -823,7 +823,7 @@ def test_a_slow_success_counts_as_a_failure():
 
 
 def test_a_slow_call_counts_in_the_rate():
-    """C-13, S2-30: slow calls and failures share one window."""
+    """C-13: slow calls and failures share one window (S2-30)."""
     breaker = make(slow_call=2, failure_rate=0.5, window=4, min_calls=4)
     with virtual_time() as time:
         breaker.call(succeed)

@@ -65,7 +65,7 @@ def test_what_answers_every_attribute_is_a_function(make):
 
 @table("make", ASYNC.values(), ids=list(ASYNC))
 def test_what_is_marked_as_a_coroutine_function_is_one(make):
-    """S2-13: the marks of the standard library count, as they do for `inspect`."""
+    """The marks of the standard library count, as they do for `inspect` (S2-13)."""
     fn = make()
     assert (kind_of(fn), inspect.iscoroutinefunction(retry(fn))) == ("async", True)
     for guard in (Guard(retry=AT_ONCE), Guard(retry=AT_ONCE, total_timeout=60)):
@@ -108,7 +108,7 @@ def test_a_mock_is_called_and_tried_again(guard, door):
 @pytest.mark.parametrize("door", ["acall", "decorated", "aoutcome"])
 @pytest.mark.parametrize("full", [False, True])
 def test_an_async_mock_is_awaited_and_tried_again(door, full):
-    """S2-16: the same for one of a coroutine function."""
+    """The same for one of a coroutine function (S2-16)."""
     mock = AsyncMock(side_effect=[ConnectionResetError(), TimeoutError(), "success"])
     guard = Guard(retry=AT_ONCE, total_timeout=60 if full else None)
 

@@ -214,7 +214,7 @@ def test_one_counter_for_all_tiers(perform):
 
 
 def test_a_flaky_connection_with_the_defaults(perform):
-    """S3-02, S4-02: what is retried without saying anything: 429, timeouts, connection errors."""
+    """S3-02: what is retried without saying anything: 429, timeouts, connection errors (S4-02)."""
     service = Service(HttpError(429), TimeoutError())
     with watched(seed=1) as (time, events):
         assert perform(Guard(), service) == "done"
@@ -355,7 +355,7 @@ def test_an_exception_that_cannot_be_changed(perform):
 
 
 def test_an_exception_whose_text_cannot_be_had(perform):
-    """S0-41, U-04: somebody else's __str__ may fail; the call goes on."""
+    """U-04: somebody else's __str__ may fail; the call goes on (S0-41)."""
 
     class Mute(ConnectionError):
         def __str__(self) -> str:
@@ -504,7 +504,7 @@ def test_secrets_stay_out_of_events_history_and_notes():
 
 
 def test_a_call_is_named_after_its_guard_or_its_function():
-    """S4-07: a name given wins; otherwise the function's own."""
+    """A name given wins; otherwise the function's own (S4-07)."""
 
     @retry(initial_delay=0)
     def fetch_user() -> None:
@@ -518,7 +518,7 @@ def test_a_call_is_named_after_its_guard_or_its_function():
 
 
 def test_a_hook_that_fails_never_breaks_the_call(perform, caplog):
-    """S0-35: watching does not change what is watched; the hook is reported once."""
+    """Watching does not change what is watched; the hook is reported once (S0-35)."""
 
     def broken(event: object) -> None:
         raise ZeroDivisionError
@@ -1073,7 +1073,7 @@ class TestDecorated:
 
 
 def test_bare_retry_is_the_default_policy():
-    """D-4, S4-02: three attempts, one to two seconds apart, give or take a quarter."""
+    """D-4: three attempts, one to two seconds apart, give or take a quarter."""
     service = down()
 
     @retry
@@ -1099,7 +1099,7 @@ def test_options_of_retry_reach_policy_and_guard():
 
 
 def test_call_passes_arguments_on():
-    """S2-13, S4-02: as they came, in each attempt; the caller's own keywords are free."""
+    """As they came, in each attempt; the caller's own keywords are free (S4-02) (S2-13)."""
     seen = []
 
     def push(*args: object, **kwargs: object) -> str:
@@ -1193,7 +1193,7 @@ def test_outcome_does_not_swallow_control_flow():
 
 
 def test_outcome_shows_neither_value_nor_text():
-    """S0-41: both may hold what must not be seen."""
+    """Both may hold what must not be seen (S0-41)."""
     with virtual_time():
         assert "hunter2" not in repr(Guard().outcome(lambda: "hunter2"))
         assert "hunter2" not in repr(Guard(retry=None).outcome(Service(ValueError("hunter2"))))
@@ -1676,7 +1676,7 @@ def pending(result: object) -> bool:
 
 
 def test_a_result_may_be_retried(perform):
-    """S4-08, S0-35: what the predicate accepts is tried again, after the same waits, and told like any retry."""
+    """S4-08: what the predicate accepts is tried again, after the same waits, and told like any retry (S0-35)."""
     service = Service("pending", "pending", "ready")
     with watched() as (time, events):
         assert perform(Guard(retry=EXACT, retry_if=pending), service) == "ready"
@@ -1726,7 +1726,7 @@ def test_results_and_errors_share_the_attempts(perform):
 
 
 def test_a_predicate_that_fails_does_not_destroy_the_result(perform, caplog):
-    """S0-35: the result counts as good; the predicate is reported once."""
+    """The result counts as good; the predicate is reported once (S0-35)."""
 
     def broken(result: object) -> bool:
         raise ZeroDivisionError
@@ -1980,7 +1980,7 @@ def test_a_stop_while_a_breaker_is_waited_for():
 
 
 def test_scripted_faults_happen_to_the_call_of_that_name(perform):
-    """S0-35, semantics 76: in order; None lets an attempt run; others are not touched."""
+    """semantics 76: in order; None lets an attempt run; others are not touched (S0-35)."""
     fetch, push = Service(), Service()
     with watched() as (time, events), inject(Faults("fetch", TimeoutError(), None, HttpError(503))):
         assert perform(Guard("fetch", retry=EXACT), fetch) == "done"
@@ -2023,7 +2023,7 @@ def test_scripted_faults_nest_and_end_with_their_scope(perform):
 
 @table("wrong", [TimeoutError, "timeout", KeyboardInterrupt(), 503])
 def test_a_fault_is_an_exception_or_nothing(wrong):
-    """S0-29: a class or a word would be a test that tests nothing."""
+    """A class or a word would be a test that tests nothing (S0-29)."""
     with pytest.raises(TypeError, match="expected every fault to be an exception or None"):
         Faults("fetch", None, wrong)
 
@@ -2078,7 +2078,7 @@ def test_protection_can_be_turned_off_from_outside():
 
 
 def test_temporary_and_permanent_failure(perform):
-    """S4-02, D-2, D-6: code may say itself whether and when another attempt is worth it."""
+    """D-2, D-6: code may say itself whether and when another attempt is worth it (S4-02)."""
     service = Service(TemporaryFailure("later", retry_after=5), PermanentFailure("never"), "unreached")
     with watched() as (time, events), pytest.raises(PermanentFailure):
         perform(Guard("fetch", retry=PATIENT), service)

@@ -70,7 +70,7 @@ def test_classify_without_an_argument_lists_every_class():
 
 
 def test_every_mistake_is_reported_and_the_exit_code_is_2():
-    """S0-29: all at once, on stderr, with the nearest right name."""
+    """All at once, on stderr, with the nearest right name (S0-29)."""
     done = outlast("classify", "tmeout", "503", "900")
     assert (done.returncode, done.stdout) == (2, "")
     assert "got: 'tmeout'. Did you mean 'timeout'?" in done.stderr
@@ -78,7 +78,7 @@ def test_every_mistake_is_reported_and_the_exit_code_is_2():
 
 
 def test_version_and_help():
-    """S4-08: the program says what it is."""
+    """The program says what it is."""
     import outlast as package
 
     assert outlast("--version").stdout == f"outlast {package.__version__}\n"
@@ -143,7 +143,7 @@ def test_each_command_is_the_same_alone_and_among_all():
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path):
-    """S0-29: a command whose extra is missing is no traceback."""
+    """A command whose extra is missing is no traceback (S0-29)."""
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')\n")
     done = outlast("classify", "503", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (2, "The command line needs an extra: pip install 'outlast[cli]'\n")

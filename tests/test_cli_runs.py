@@ -205,7 +205,7 @@ def test_every_status_has_its_exit_code():
 
 
 def test_everything_that_is_wrong_is_said_at_once(shell):
-    """S0-29: target, input, output and options; exit code 2, nothing has run."""
+    """Target, input, output and options; exit code 2, nothing has run (S0-29)."""
     done = shell(
         "run app.py:reviws --input nothing.jsonl --output no/where.jsonl --on-change perhaps --on-item-error hide --run-key ' '"
     )
@@ -242,7 +242,7 @@ def test_everything_that_is_wrong_is_said_at_once(shell):
     ],
 )
 def test_a_target_that_cannot_be_found_is_explained(shell, target, message):
-    """S0-29: missing files and names with the nearest right one, other things than pipelines, code that does not load."""
+    """Missing files and names with the nearest right one, other things than pipelines, code that does not load (S0-29)."""
     shell.write("good")
     (shell.folder / "broken.py").write_text("x = 1\nx / 0\n")
     (shell.folder / "needs.py").write_text("import not_installed\n")
@@ -292,7 +292,7 @@ def test_all_of_it_works_on_postgresql_by_changing_one_address(shell, postgres_s
 
 
 def test_a_password_in_the_address_is_not_printed(shell):
-    """S0-41: not when the store cannot be reached."""
+    """Not when the store cannot be reached (S0-41)."""
     done = shell("runs list --store postgresql://ann:hunter2@127.0.0.1:1/shop?connect_timeout=1")
     assert (done.returncode, done.stdout) == (1, "")
     assert "127.0.0.1" in done.stderr
@@ -300,7 +300,7 @@ def test_a_password_in_the_address_is_not_printed(shell):
 
 
 def test_a_terminal_without_line_drawing_still_gets_its_report(shell):
-    """S3-05: what it cannot show becomes a question mark, and nothing breaks."""
+    """What it cannot show becomes a question mark, and nothing breaks (S3-05)."""
     shell.write("good")
     done = shell("run app.py:reviews --input in.jsonl --run-key today", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
@@ -308,7 +308,7 @@ def test_a_terminal_without_line_drawing_still_gets_its_report(shell):
 
 
 def test_progress_in_a_pipe_is_plain_lines(shell):
-    """S3-05: no escape codes where nobody can see them."""
+    """No escape codes where nobody can see them (S3-05)."""
     shell.write(*["good"] * 200)
     done = shell("run app.py:reviews --input in.jsonl --run-key today --progress")
     assert "\x1b" not in done.stdout + done.stderr
@@ -555,7 +555,7 @@ def test_a_replay_that_is_killed_goes_on_under_its_key(shell):
 
 
 def test_runs_items_and_attempts_are_listed(shell):
-    """S3-20, S3-22, S3-23: every item with why it ended so, every attempt with its outcome and error."""
+    """S3-05, S3-20, S3-22, S3-23: every item with why it ended so, every attempt with its outcome and error."""
     shell.write("good", "", "bad", "good")
     shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
     (run,) = shell.json("runs list --status partial_success")
@@ -594,7 +594,7 @@ def test_runs_items_and_attempts_are_listed(shell):
     ],
 )
 def test_tables_fit_the_terminal(shell, width, columns):
-    """S3-05: columns that matter less go first; no line is longer than the terminal."""
+    """Columns that matter less go first; no line is longer than the terminal (S3-05)."""
     shell.write("good", "bad", *["good"] * 40)
     shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
     listed = shell("runs list", COLUMNS=str(width)).stdout.splitlines()
@@ -644,7 +644,7 @@ def failed_before(shell):
 
 
 def test_a_dead_letter_is_shown_masked_and_revealed_on_demand(shell):
-    """S0-41, C-14: payloads are the user's own; what looks like a secret is not printed unless asked for."""
+    """C-14: payloads are the user's own; what looks like a secret is not printed unless asked for (S0-41)."""
     (letter,) = failed(shell, "bad password=hunter2")
     for line in (
         "dlq list --json",
@@ -664,7 +664,7 @@ def test_a_dead_letter_is_shown_masked_and_revealed_on_demand(shell):
 
 
 def test_outputs_are_shown_masked_and_revealed_on_demand(shell):
-    """S0-41, C-14: as payloads are, in lines and as one document."""
+    """C-14: as payloads are, in lines and as one document (S0-41)."""
     shell.write("password=hunter2")
     shell("run app.py:reviews --input in.jsonl --run-key today")
     printed = [shell(f"runs outputs today{how}").stdout for how in ("", " --json", " --reveal", " --json --reveal")]
@@ -720,7 +720,7 @@ def test_a_replay_of_nothing_is_no_mistake_and_says_the_truth(shell):
 
 
 def test_a_failing_canary_is_told(shell):
-    """S3-27: how many failed again, how many were left; then the code is mended and all of them follow."""
+    """How many failed again, how many were left; then the code is mended and all of them follow (S3-27)."""
     failed(shell, *(f"bad {letter}" for letter in "abcdef"))
     (group,) = shell.json("dlq groups")
     stopped = shell(f"dlq replay --group {group['id']} --canary 2")
@@ -833,7 +833,7 @@ def test_archive_export_and_import_from_a_shell(shell):
     ],
 )
 def test_what_is_wrong_is_explained_without_a_traceback(failed_before, line, message):
-    """S0-29: exit code 2, one sentence, nothing on stdout."""
+    """Exit code 2, one sentence, nothing on stdout (S0-29)."""
     done = failed_before(line)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -844,7 +844,7 @@ def test_what_is_wrong_is_explained_without_a_traceback(failed_before, line, mes
 
 
 def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
-    """S4-17: its state is on record while a run uses it; isolate and reset reach the run."""
+    """Its state is on record while a run uses it; isolate and reset reach the run (S4-17)."""
     (shell.folder / "app.py").write_text(
         APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
     )
@@ -867,7 +867,7 @@ def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
 
 
 def test_a_breaker_is_isolated_for_the_next_run_when_nobody_runs_anything(shell):
-    """S4-17: what was asked between two runs is done before the next one makes its first call, and undone in the same way."""
+    """What was asked between two runs is done before the next one makes its first call, and undone in the same way (S4-17)."""
     (shell.folder / "app.py").write_text(
         APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
     )
@@ -887,7 +887,7 @@ def test_a_breaker_is_isolated_for_the_next_run_when_nobody_runs_anything(shell)
 
 
 def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
-    """S4-17, D-10, semantics 54: also where no run was started by `outlast run`; isolation stays until somebody ends it."""
+    """D-10, semantics 54: also where no run was started by `outlast run`; isolation stays until somebody ends it (S4-17)."""
     at = f"--store sqlite:///{shell.folder}/shop.db --app shop"
     made = "outlast.CircuitBreaker('openai', shared=True, failure_threshold=3)"
     with Process(f"sqlite:///{shell.folder}/shop.db", made) as process:
@@ -904,7 +904,7 @@ def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
 
 
 def test_an_app_that_only_shares_things_is_an_app_and_a_mistyped_one_is_refused(shell):
-    """S4-17, D-26: its open circuit is found without a name while it is alone, and nothing is denied because a name is wrong or missing."""
+    """D-26: its open circuit is found without a name while it is alone, and nothing is denied because a name is wrong or missing (S4-17)."""
     at = f"--store sqlite:///{shell.folder}/shop.db"
     app = outlast.App("shop", store=f"sqlite:///{shell.folder}/shop.db")
     circuit = outlast.CircuitBreaker("warehouse", shared=True)
@@ -985,7 +985,7 @@ def test_outputs_that_wait_for_the_end_are_named_where_they_are(shell):
 
 
 def test_errors_of_a_run_are_listed_and_go_to_a_file(shell):
-    """S2-22, U-16: error by error, also lines that could not be read; the file is added to, and what is there is not repeated."""
+    """U-16: error by error, also lines that could not be read; the file is added to, and what is there is not repeated (S2-22)."""
     shell.write("good", "bad 1", *["good"] * 40)
     with (shell.folder / "in.jsonl").open("a") as lines:
         lines.write("no JSON\n")
@@ -1098,7 +1098,7 @@ def strictly(text):
 
 
 def test_every_json_is_json(shell):
-    """C-15, S4-24: NaN and Infinity are told as texts wherever JSON is printed, and an export brings them back as numbers."""
+    """C-15: NaN and Infinity are told as texts wherever JSON is printed, and an export brings them back as numbers (S4-24)."""
     mad = APP.replace('"label": review.text.upper()', '"label": float("inf")')
     mad = mad.replace('Review(int(row["id"]), row["text"])', 'Review(float("nan"), row["text"])')
     (shell.folder / "app.py").write_text(mad.replace("id: int", "id: float"))
@@ -1121,7 +1121,7 @@ def test_every_json_is_json(shell):
 
 
 def test_a_letter_of_another_program_is_replayed_as_it_is_told(shell):
-    """S4-18: by the pipeline of its name, whose code the command asks for and takes."""
+    """By the pipeline of its name, whose code the command asks for and takes (S4-18)."""
     entry = {
         "id": "00000000-0000-4000-8000-000000000001",
         "workflow_id": "w",
@@ -1145,7 +1145,7 @@ def test_a_letter_of_another_program_is_replayed_as_it_is_told(shell):
 
 
 def test_a_payload_that_cannot_be_read_stops_no_export(shell):
-    """S4-24, D-26: all are written, those that cannot be read as they are stored and marked; told on stderr, and exit code 3."""
+    """D-26: all are written, those that cannot be read as they are stored and marked; told on stderr, and exit code 3 (S4-24)."""
     first, second = failed(shell, "bad 1", "bad 2")
     foreign = {
         "id": "00000000-0000-4000-8000-000000000001",

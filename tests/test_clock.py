@@ -93,7 +93,7 @@ def test_rolls_are_in_their_range_and_differ():
 
 
 def test_seeded_dice_are_the_same_everywhere():
-    """C-06, S0-32: the same seed, the same rolls."""
+    """C-06: the same seed, the same rolls (S0-32)."""
     first, second, other = Dice(7), Dice(7), Dice(8)
     rolls = [first.roll() for _ in range(10)]
     assert rolls == [second.roll() for _ in range(10)]

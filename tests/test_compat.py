@@ -59,6 +59,8 @@ class TooManyRequests(Exception):
         (Exception("http"), 502, (True, "http_500_502_504")),
         (Exception("http"), 504, (True, "http_500_502_504")),
         (ConnectionResetError(), 404, (True, "network")),
+        (ConnectionResetError(), 503, (True, "network")),
+        (psycopg2.OperationalError("gone"), 500, (True, "database")),
         (ValueError(), None, (False, "data")),
         (KeyError(), None, (False, "data")),
         (TypeError(), None, (False, "data")),
@@ -124,6 +126,20 @@ def test_a_mock_with_wrong_data_is_called_once():
     with pytest.raises(ValueError, match="Invalid data"):
         compat.execute_with_tiered_retry(work, retry_limits={"database": 5})
     assert work.call_count == 1
+
+
+def test_the_older_name_tells_at_the_levels_it_had(caplog):
+    """S2-17, S2-18, S2-19, D-27: what is permanent and what ran out are errors, a retry is a warning, each with its tier."""
+    with virtual_time(), caplog.at_level(logging.DEBUG, "outlast"):
+        with pytest.raises(ValueError, match="bad"):
+            compat.execute_with_tiered_retry(Flaky(ValueError("bad")), {"database": 5})
+        with pytest.raises(requests.Timeout):
+            compat.execute_with_tiered_retry(Flaky(*[requests.Timeout("slow")] * 2), {"network": 1})
+    assert [(line.levelname, line.event, line.tier, line.attempt, line.max_retries) for line in caplog.records] == [
+        ("ERROR", "step_error_permanent", "data", 1, 0),
+        ("WARNING", "step_retry_attempt", "network", 1, 1),
+        ("ERROR", "step_retry_exhausted", "network", 2, 1),
+    ]
 
 
 def test_one_counter_for_all_tiers():
@@ -403,7 +419,7 @@ print(result.counts.succeeded)
 
 
 def test_each_function_has_a_policy_of_its_own():
-    """S0-01: a policy belongs to what it protects; two functions in one program need not share one."""
+    """A policy belongs to what it protects; two functions in one program need not share one (S0-01)."""
     slow, fast = Flaky(*[TimeoutError()] * 3), Flaky(*[TimeoutError()] * 3)
     with virtual_time() as time:
         assert outlast.retry(max_attempts=4, initial_delay=10, jitter=0)(slow)() == "success"
@@ -425,7 +441,7 @@ def test_defaults_cannot_make_a_storm():
 
 
 def test_an_idempotency_key_says_nothing_of_the_call():
-    """S0-42: it is random, so nothing that was passed can be in it; and it is not logged."""
+    """It is random, so nothing that was passed can be in it; and it is not logged (S0-42)."""
     keys = []
 
     def pay(card):

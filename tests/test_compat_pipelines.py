@@ -49,7 +49,7 @@ def test_configuration_has_the_agreed_defaults():
 
 
 def test_every_mistake_of_a_configuration_is_told_at_once_with_the_nearest_name():
-    """S2-11: unknown keys, unknown tiers, names that two steps have, steps that cannot be had."""
+    """Unknown keys, unknown tiers, names that two steps have, steps that cannot be had (S2-11)."""
 
     def check(row):
         return row
@@ -90,7 +90,7 @@ def added(row, amount):
 
 
 def test_step_may_be_named_by_where_it_is(monkeypatch):
-    """S2-11: a class gets its options when it is made, a function with every row."""
+    """A class gets its options when it is made, a function with every row (S2-11)."""
     module = types.ModuleType("steps_of_a_test")
     module.Scaled, module.added = Scaled, added
     monkeypatch.setitem(__import__("sys").modules, "steps_of_a_test", module)
@@ -306,7 +306,7 @@ def test_the_first_row_that_fails_is_the_last_one():
 
 
 def test_errors_can_be_written_to_a_file(tmp_path):
-    """S2-22: the run behind a result writes the error file."""
+    """The run behind a result writes the error file (S2-22)."""
     result = execute([positive], [{"a": -1}], stop_on_error=False)
     assert result.run.write_errors(tmp_path / "e.csv") == 1
 
@@ -355,7 +355,7 @@ def test_rows_of_any_iterable_are_read():
 
 
 def test_steps_may_use_threads_of_their_own_context():
-    """S2-23: the context says where the step is."""
+    """The context says where the step is (S2-23)."""
     seen = []
 
     def where(row, context):

@@ -172,8 +172,10 @@ def test_a_stage_block_without_a_list_retries_everything():
 def test_an_llm_stage():
     """S3-10: statuses, a transport error and an HTTP error class, named without importing the client."""
     policy = read(STAGE)
-    transport = library("httpx", "TransportError")
-    assert reasons(policy, HttpError(429), HttpError(504), transport) == [None, None, None]
+    statuses = [HttpError(status) for status in (429, 500, 502, 503, 504)]
+    clients = [library("httpx", "TransportError"), library("httpx", "HTTPError")]
+    assert reasons(policy, *statuses, *clients) == [None] * 7
+    assert (policy.max_attempts, policy.max_delay, milliseconds(policy)[0]) == (3, 30.0, (1000, 750, 1250))
     assert reasons(policy, HttpError(501), HttpError(404), TimeoutError()) == ["unclear", "permanent", "not_listed"]
 
 
@@ -300,7 +302,7 @@ def test_tier_limits_come_with_their_spelling_only_if_nothing_else_bounds_the_at
 
 
 def test_the_block_is_not_changed_by_reading_it():
-    """S0-32: reading twice gives the same."""
+    """Reading twice gives the same (S0-32)."""
     config = {
         "max_retries": 3,
         "delays_ms": [100],
@@ -411,12 +413,12 @@ def test_a_wrong_setting_of_a_policy(field, value, expected, shown, way_out):
     ],
 )
 def test_an_argument_that_does_not_exist(typo, meant):
-    """S0-29, C-24: the nearest right name is offered."""
+    """C-24: the nearest right name is offered (S0-29)."""
     assert problems(lambda: RetryPolicy(**{typo: 1})) == [f"expected no argument {typo!r}. Did you mean {meant!r}?"]
 
 
 def test_an_argument_that_resembles_nothing_is_answered_with_all_names():
-    """S0-29: a name nobody can guess gets the list."""
+    """A name nobody can guess gets the list (S0-29)."""
     (problem,) = problems(lambda: RetryPolicy(zzz=1))
     assert problem.startswith("expected no argument 'zzz'. Known: ")
     for name in ("max_attempts", "jitter", "on_errors", "retry_limits"):
@@ -424,7 +426,7 @@ def test_an_argument_that_resembles_nothing_is_answered_with_all_names():
 
 
 def test_a_number_too_large_for_a_float_is_a_mistake_like_any_other():
-    """S0-29: no other exception gets out of checking."""
+    """No other exception gets out of checking (S0-29)."""
     for field in ("initial_delay", "max_delay", "multiplier", "max_retry_after"):
         (problem,) = problems(lambda field=field: RetryPolicy(**{field: 10**400}))
         assert problem.startswith(f"expected {field} to be ")
@@ -476,7 +478,7 @@ def test_settings_that_contradict_each_other(settings, field, words):
     ],
 )
 def test_settings_at_the_edge_are_accepted(field, value, more):
-    """S0-29: zero, one, empty and None mean what they say."""
+    """Zero, one, empty and None mean what they say (S0-29)."""
     assert getattr(RetryPolicy(**{field: value} | more), field) == value
 
 
@@ -509,7 +511,7 @@ def test_all_mistakes_of_a_policy_are_reported_at_once():
 
 
 def test_replace_checks_again():
-    """S0-29: a changed copy is a new policy."""
+    """A changed copy is a new policy (S0-29)."""
     assert problems(lambda: RetryPolicy().replace(max_attempts=0, jitter=2)) != []
     assert problems(lambda: RetryPolicy().replace(max_attemps=4)) == [
         "expected no argument 'max_attemps'. Did you mean 'max_attempts'?"
@@ -517,7 +519,7 @@ def test_replace_checks_again():
 
 
 def test_the_error_can_be_caught_as_a_value_error():
-    """S0-29: it belongs to Outlast's family, and to the one that callers expect."""
+    """It belongs to Outlast's family, and to the one that callers expect (S0-29)."""
     with pytest.raises(ConfigurationError) as caught:
         RetryPolicy(max_attempts=0, jitter=2)
     assert isinstance(caught.value, ValueError)
@@ -529,7 +531,7 @@ def test_the_error_can_be_caught_as_a_value_error():
 
 
 def test_no_message_shows_the_contents_of_a_value():
-    """S0-41, S0-29: a payload that strayed into a setting stays out of the message; a long text is cut."""
+    """A payload that strayed into a setting stays out of the message; a long text is cut (S0-41, S0-29)."""
     (problem,) = problems(lambda: RetryPolicy(jitter={"password": "hunter2"}))
     assert "hunter2" not in problem
     (problem,) = problems(lambda: RetryPolicy(on_errors=[["hunter2"]]))
@@ -652,7 +654,7 @@ def test_a_wrong_block(config, expected):
     ],
 )
 def test_a_wrong_block_in_an_older_spelling_is_answered_in_that_spelling(config, words):
-    """S0-29, C-24: nobody finds a key in their file that they did not write."""
+    """C-24: nobody finds a key in their file that they did not write (S0-29)."""
     (problem,) = problems(lambda: read(config))
     assert [word for word in words if word not in problem] == []
 
@@ -673,7 +675,7 @@ def test_a_wrong_block_in_an_older_spelling_is_answered_in_that_spelling(config,
     ],
 )
 def test_a_key_that_does_not_exist(typo, meant):
-    """C-24, S0-29: an unknown key is never silently ignored."""
+    """C-24: an unknown key is never silently ignored (S0-29)."""
     (problem,) = problems(lambda: read({typo: 1}))
     assert repr(typo) in problem
     assert f"Did you mean {meant!r}?" in problem
@@ -683,7 +685,7 @@ def test_a_key_that_does_not_exist(typo, meant):
     ("word", "meant"), [("shedule", "schedule"), ("jitered_exponential", "jittered_exponential"), ("fixd", "fixed")]
 )
 def test_a_backoff_that_does_not_exist_in_a_block(word, meant):
-    """S0-29, C-03: the words a block may use are offered, the older ones too."""
+    """C-03: the words a block may use are offered, the older ones too (S0-29)."""
     (problem,) = problems(lambda: read({"backoff": word}))
     assert problem.startswith("expected backoff to be one of ")
     assert f"Did you mean {meant!r}?" in problem
@@ -691,7 +693,7 @@ def test_a_backoff_that_does_not_exist_in_a_block(word, meant):
 
 @table("block", [None, 5, "retry", ["max_attempts"], [("max_attempts", 3)]])
 def test_a_block_that_is_no_mapping(block):
-    """S0-29: what stands in its place is named."""
+    """What stands in its place is named (S0-29)."""
     (problem,) = problems(lambda: read(block))
     assert problem.startswith("expected retry to be a mapping of settings, got: ")
 
@@ -703,7 +705,7 @@ def test_a_key_that_is_no_text():
 
 
 def test_all_mistakes_of_a_block_are_reported_at_once():
-    """S0-29, C-24: unknown keys, wrong types, ranges and contradictions together."""
+    """C-24: unknown keys, wrong types, ranges and contradictions together (S0-29)."""
     assert problems(
         lambda: read(
             {
@@ -772,7 +774,7 @@ WRONG_GUARD = [
     [pytest.param(*case, id=f"{case[0]}={case[3]}") for case in WRONG_GUARD],
 )
 def test_a_wrong_setting_of_a_guard(field, value, expected, shown, way_out):
-    """S0-29, C-19: field, expectation, what came, and the way out."""
+    """C-19: field, expectation, what came, and the way out (S0-29)."""
     (problem,) = problems(lambda: Guard(**{field: value}))
     assert problem.startswith(f"expected {field} to be ")
     assert expected in problem
@@ -791,12 +793,12 @@ def test_a_wrong_setting_of_a_guard(field, value, expected, shown, way_out):
     ],
 )
 def test_an_argument_that_a_guard_does_not_have(typo, meant):
-    """S0-29: the nearest right name is offered."""
+    """The nearest right name is offered (S0-29)."""
     assert problems(lambda: Guard(**{typo: 1})) == [f"expected no argument {typo!r}. Did you mean {meant!r}?"]
 
 
 def test_all_mistakes_of_a_guard_are_reported_at_once():
-    """S0-29, C-19: total_timeout below timeout is one of them."""
+    """C-19: total_timeout below timeout is one of them (S0-29)."""
     assert problems(lambda: Guard("", retry=3, timeout=5, total_timeout=2, on_open="wiat", fallback="x", limits=1)) == [
         "expected no argument 'limits'. Did you mean 'limit'?",
         "expected name to be a name (a string that is not empty), got: ''.",
@@ -851,7 +853,7 @@ async def async_fallback() -> None: ...
     ],
 )
 def test_what_a_guard_cannot_protect_is_refused_when_it_is_decorated(guard, fn, words):
-    """D-9, S0-16: a promise that cannot be kept is an error before the first call, with the way out."""
+    """D-9: a promise that cannot be kept is an error before the first call, with the way out (S0-16)."""
     (problem,) = problems(lambda: guard(fn))
     assert [word for word in words if word not in problem] == []
 
@@ -880,7 +882,7 @@ def test_a_loop_over_attempts_has_no_function_to_apply_settings_to(guard, field)
 
 
 def test_a_sync_loop_over_attempts_cannot_end_one_on_time():
-    """D-9, S0-16: an attempt timeout needs `async for`."""
+    """D-9: an attempt timeout needs `async for` (S0-16)."""
     (problem,) = problems(lambda: iter(Guard(timeout=5).attempts()))
     assert "timeout" in problem
     assert "async for" in problem
@@ -916,7 +918,7 @@ WRONG_BREAKER = [
     [pytest.param(*case, id=f"{case[0]}={case[3]}") for case in WRONG_BREAKER],
 )
 def test_a_wrong_setting_of_a_breaker(field, value, expected, shown, way_out):
-    """S0-29, C-13: field, expectation, what came, and the way out."""
+    """C-13: field, expectation, what came, and the way out (S0-29)."""
     (problem,) = problems(lambda: CircuitBreaker(**{"name": "payments"} | {field: value}))
     assert problem.startswith(f"expected {field} to be ")
     assert expected in problem
@@ -933,14 +935,14 @@ def test_a_wrong_setting_of_a_breaker(field, value, expected, shown, way_out):
     ],
 )
 def test_an_argument_that_a_breaker_does_not_have(typo, meant):
-    """S0-29: the nearest right name is offered."""
+    """The nearest right name is offered (S0-29)."""
     assert problems(lambda: CircuitBreaker("x", **{typo: 1})) == [
         f"expected no argument {typo!r}. Did you mean {meant!r}?"
     ]
 
 
 def test_all_mistakes_of_a_breaker_are_reported_at_once():
-    """S0-29, C-13: a rate that needs more calls than its window holds is one of them."""
+    """C-13: a rate that needs more calls than its window holds is one of them (S0-29)."""
     assert problems(
         lambda: CircuitBreaker(
             "payments",
@@ -987,7 +989,7 @@ def test_all_mistakes_of_a_breaker_are_reported_at_once():
     ],
 )
 def test_a_wrong_setting_of_a_budget(field, value, expected, shown):
-    """S0-29, D-12: field, expectation and what came."""
+    """D-12: field, expectation and what came (S0-29)."""
     (problem,) = problems(lambda: RetryBudget(**{"name": "openai"} | {field: value}))
     assert problem.startswith(f"expected {field} to be ")
     assert expected in problem
@@ -995,7 +997,7 @@ def test_a_wrong_setting_of_a_budget(field, value, expected, shown):
 
 
 def test_all_mistakes_of_a_budget_are_reported_at_once():
-    """S0-29, D-12: with the nearest right name."""
+    """D-12: with the nearest right name (S0-29)."""
     assert problems(lambda: RetryBudget("", ratio=2, reserve=-1, reserv=3)) == [
         "expected no argument 'reserv'. Did you mean 'reserve'?",
         "expected name to be a name (a string that is not empty), got: ''.",
@@ -1008,7 +1010,7 @@ def test_all_mistakes_of_a_budget_are_reported_at_once():
 
 
 def test_all_mistakes_of_retry_are_reported_at_once():
-    """S0-29: those of the policy and those of the guard together."""
+    """Those of the policy and those of the guard together (S0-29)."""
     assert problems(lambda: retry(max_attempts=0, jitter=2, timeout=0, total_timeout=-1)) == [
         'expected jitter to be a ratio from 0 to 1, "full", "equal", "decorrelated" or {"add": seconds}, got: 2.',
         "expected max_attempts to be an integer of at least 1, got: 0. Use max_attempts=1 to call once without retrying.",
@@ -1022,7 +1024,7 @@ def test_all_mistakes_of_retry_are_reported_at_once():
     [("max_attemps", "max_attempts"), ("total_timout", "total_timeout"), ("time_out", "timeout"), ("jiter", "jitter")],
 )
 def test_an_option_that_retry_does_not_have(typo, meant):
-    """S0-29: the nearest right name, of the policy or of the guard."""
+    """The nearest right name, of the policy or of the guard (S0-29)."""
     (problem,) = problems(lambda: retry(**{typo: 1}))
     assert repr(typo) in problem
     assert f"Did you mean {meant!r}?" in problem
@@ -1030,13 +1032,13 @@ def test_an_option_that_retry_does_not_have(typo, meant):
 
 @table("target", [5, "max_attempts", {"max_attempts": 3}, [], 3.5])
 def test_retry_on_something_that_is_no_function(target):
-    """S0-29: what came is named."""
+    """What came is named (S0-29)."""
     (problem,) = problems(lambda: retry(target))
     assert "expected a function or a RetryPolicy" in problem
 
 
 def test_options_beside_a_policy():
-    """S0-29: a policy brings its own; the way out is replace."""
+    """A policy brings its own; the way out is replace (S0-29)."""
     found = problems(lambda: retry(RetryPolicy(), max_attempts=5))
     assert found == [
         "expected only timeout and total_timeout beside a policy, got: max_attempts=.... Use policy.replace(...) for the rest.",
@@ -1046,7 +1048,7 @@ def test_options_beside_a_policy():
 
 
 def test_options_beside_a_function():
-    """S0-29: a function cannot be decorated and configured in one call."""
+    """A function cannot be decorated and configured in one call (S0-29)."""
     (problem,) = problems(lambda: retry(sync, max_attempts=5))
     assert "retry(" in problem
 

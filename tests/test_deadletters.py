@@ -63,7 +63,7 @@ from tables import table
     ],
 )
 def test_what_differs_from_item_to_item_is_left_out(message, expected):
-    """S3-05: numbers, ids, hex, instants, paths, addresses and quoted text; words stay."""
+    """Numbers, ids, hex, instants, paths, addresses and quoted text; words stay (S3-05)."""
     assert normalised(message) == expected
 
 
@@ -86,7 +86,7 @@ KINDS = 8
 
 @given(st.integers(0, KINDS - 1), st.data())
 def test_messages_that_differ_in_one_value_are_one_problem(kind, data):
-    """S3-05: two messages made from one template with values of one kind have one fingerprint."""
+    """Two messages made from one template with values of one kind have one fingerprint (S3-05)."""
     one, other = (data.draw(values.branches[kind]) for _ in range(2))
     found = {fingerprint("label", "timeout", "ReadTimeout", f"no answer for {value} in time") for value in (one, other)}
     assert len(found) == 1
@@ -94,14 +94,14 @@ def test_messages_that_differ_in_one_value_are_one_problem(kind, data):
 
 @given(st.text(max_size=400), st.text(max_size=20), st.text(max_size=20))
 def test_every_message_has_a_fingerprint(message, stage, error_type):
-    """S3-06: whatever an exception says, half a surrogate pair included, it belongs to a group."""
+    """Whatever an exception says, half a surrogate pair included, it belongs to a group (S3-06)."""
     found = fingerprint(stage, "unknown", error_type, message + "\ud800")
     assert len(found) == 16
     assert set(found) <= set("0123456789abcdef")
 
 
 def test_stage_class_type_and_words_tell_problems_apart():
-    """S3-05: one fingerprint for each combination."""
+    """One fingerprint for each combination (S3-05)."""
     cases = [
         ("a", "timeout", "E", "no"),
         ("b", "timeout", "E", "no"),
@@ -122,7 +122,7 @@ def test_stage_class_type_and_words_tell_problems_apart():
     ],
 )
 def test_a_missing_key_that_is_a_name_is_a_problem_of_its_own(one, other, same):
-    """S3-05: a KeyError says nothing else; ids are not names."""
+    """A KeyError says nothing else; ids are not names (S3-05)."""
     found = {fingerprint("label", "data_error", "KeyError", message) for message in (one, other)}
     assert (len(found) == 1) is same
 
@@ -154,7 +154,7 @@ HOSTILE = [
 
 @table("piece", HOSTILE)
 def test_no_message_makes_it_slow(piece):
-    """S0-41: eight times the text takes at most about eight times as long, whatever it repeats; far from the square."""
+    """Eight times the text takes at most about eight times as long, whatever it repeats; far from the square (S0-41)."""
 
     def seconds(repeats: int) -> float:
         text = piece * repeats
@@ -201,7 +201,7 @@ def test_an_entry_is_one_indented_json_file_named_after_its_id(tmp_path):
     "bad", ["../../etc/passwd", "", "x", "/abs", "..", "a\0b", "7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e5z"]
 )
 def test_only_uuids_become_file_names(bad, tmp_path):
-    """S4-19, S0-41: an id that is no UUID is never part of a path."""
+    """An id that is no UUID is never part of a path (S0-41) (S4-19)."""
     directory = Directory(tmp_path)
     assert directory.path(bad) is None
     assert directory.read(bad) is None
@@ -211,7 +211,7 @@ def test_only_uuids_become_file_names(bad, tmp_path):
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    """S4-22: a file is there as a whole or as it was."""
+    """A file is there as a whole or as it was (S4-22)."""
     directory = Directory(tmp_path)
     kept = entry()
     directory.write(kept)
@@ -228,7 +228,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
 
 
 def test_broken_files_are_named_and_left_alone(tmp_path):
-    """S3-06: nothing is skipped in silence, and one bad file hides no other entry."""
+    """Nothing is skipped in silence, and one bad file hides no other entry (S3-06)."""
     directory = Directory(tmp_path)
     good = entry()
     directory.write(good)
@@ -420,7 +420,7 @@ def test_replay_of_an_unknown_entry_says_so(unknown, tmp_path):
 
 
 def test_without_anything_that_does_the_work_replay_says_what_to_pass(tmp_path):
-    """S4-22: and the entry stays."""
+    """And the entry stays (S4-22)."""
     queue = compat.DeadLetterQueue(tmp_path)
     entry_id = asyncio.run(queue.enqueue("w-1", {}, [], "git", ValueError("boom")))
     with pytest.raises(outlast.ConfigurationError, match="execute=function"):
@@ -429,7 +429,7 @@ def test_without_anything_that_does_the_work_replay_says_what_to_pass(tmp_path):
 
 
 def test_files_that_are_no_entries_are_named_in_the_log(tmp_path, caplog):
-    """S4-21, S3-06: listing goes on, and says what it left alone."""
+    """Listing goes on, and says what it left alone (S3-06) (S4-21)."""
     (tmp_path / "odd.json").write_text("nonsense")
     assert asyncio.run(compat.DeadLetterQueue(tmp_path).list_entries()) == []
     assert "odd.json" in caplog.text
@@ -672,7 +672,7 @@ def in_the_order_they_were_made(letters):
 
 
 def test_a_failing_canary_stops_the_rest(shop):
-    """S3-27: the others are not even tried, and the result says so."""
+    """The others are not even tried, and the result says so (S3-27)."""
     made = in_the_order_they_were_made(shop.fail(*(f"odd {number}" for number in range(9))))
     canaries = [made[0], made[3], made[6]]
     (group,) = shop.letters.groups()
@@ -685,7 +685,7 @@ def test_a_failing_canary_stops_the_rest(shop):
 
 
 def test_after_a_good_canary_the_rest_follow_once(shop):
-    """S3-27: every letter is replayed once, and one result counts them all."""
+    """Every letter is replayed once, and one result counts them all (S3-27)."""
     made = in_the_order_they_were_made(shop.fail(*(f"odd {number}" for number in range(9))))
     shop.bad.clear()
     result = shop.letters.replay(pipeline="reviews", canary=3)
@@ -869,7 +869,7 @@ def test_archived_letters_are_kept_and_not_replayed(shop):
 
 
 def test_every_file_that_is_no_letter_is_named_and_nothing_is_taken_in(shop, tmp_path):
-    """S4-19: numbers that no letter can have, types that are wrong, JSON that is too deep: a sentence for each, and the healthy one waits."""
+    """Numbers that no letter can have, types that are wrong, JSON that is too deep: a sentence for each, and the healthy one waits (S4-19)."""
     shop.fail("odd")
     folder = tmp_path / "letters"
     shop.letters.export(folder)
@@ -919,7 +919,7 @@ def test_a_row_beyond_the_calendar_breaks_no_reading(shop):
 
 
 def test_half_a_character_comes_back_from_a_folder(shop, tmp_path):
-    """S4-19: what a letter held is what is taken in, to the last character."""
+    """What a letter held is what is taken in, to the last character (S4-19)."""
     (letter,) = shop.fail("odd \ud83d \u202e end")
     shop.letters.export(tmp_path / "letters")
     other = outlast.App("other", store=f"sqlite:///{tmp_path}/other.db")
@@ -940,7 +940,7 @@ def test_an_edit_that_nobody_could_read_is_refused(shop):
 
 
 def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
-    """S4-23, S4-24: one filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up."""
+    """One filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up (S4-24) (S4-23)."""
     day, letters, store = 86_400_000_000, shop.letters, shop.app.store
     (kept,) = shop.fail("odd")
     run = kept.run_id
@@ -975,7 +975,7 @@ def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
 
 
 def test_a_mark_that_is_none_is_refused(shop):
-    """S0-29, D-26: a name that is misspelt, a value that cannot be meant, and one that would mean all there are."""
+    """D-26: a name that is misspelt, a value that cannot be meant, and one that would mean all there are (S0-29)."""
     letters = shop.letters
     for call, message in [
         (lambda: letters.find(pipline="reviews"), "got: pipline. Did you mean 'pipeline'"),
@@ -1096,7 +1096,7 @@ def test_too_many_open_letters_are_told(shop):
 
 
 def test_what_is_meant_must_be_said(shop):
-    """S0-29: no forgotten option empties or replays the whole queue; wrong values are refused before anything happens."""
+    """No forgotten option empties or replays the whole queue; wrong values are refused before anything happens (S0-29)."""
     (letter,) = shop.fail("odd")
     letters = shop.letters
     for call, message in [
@@ -1148,7 +1148,7 @@ def test_export_and_import_bring_the_same_letters_back(shop, address, tmp_path):
 
 
 def test_entries_of_another_program_are_taken_in(shop, tmp_path):
-    """S4-18: task, repos and adapter of an entry that Outlast did not write; a broken file stops the import before anything is taken."""
+    """Task, repos and adapter of an entry that Outlast did not write; a broken file stops the import before anything is taken (S4-18)."""
     foreign = entry(error="no such host: password=hunter2", error_type="ConnectionError")
     Directory(tmp_path).write(foreign)
     (tmp_path / "broken.json").write_text("{")

@@ -97,7 +97,7 @@ def drawn(snapshot: Snapshot, width: int, height: int = 1000) -> list[str]:
 
 
 def test_a_run_at_80_columns():
-    """S3-05, S3-07: the way of the items with counts, per-stage numbers, limits, breakers, budget, cost, failures, time left; in 24 lines."""
+    """The way of the items with counts, per-stage numbers, limits, breakers, budget, cost, failures, time left; in 24 lines (S3-05, S3-07)."""
     assert drawn(RUN, 80, 24) == [
         "reviews  2026-11-15                                          running  1 min 23 s",
         "━" * 35 + "─" * 21 + "  12,345 of 20,000  62 %",
@@ -123,7 +123,7 @@ def test_a_run_at_80_columns():
 
 
 def test_a_run_at_50_columns():
-    """S3-05: a narrow terminal breaks what says how it goes in two, and leaves out columns that other lines have."""
+    """A narrow terminal breaks what says how it goes in two, and leaves out columns that other lines have (S3-05)."""
     assert drawn(RUN, 50, 24) == [
         "reviews  2026-11-15            running  1 min 23 s",
         "━" * 16 + "─" * 10 + "  12,345 of 20,000  62 %",
@@ -151,7 +151,7 @@ def test_a_run_at_50_columns():
 
 
 def test_a_run_at_200_columns():
-    """S3-05: a wide terminal says all of it, and what each stage is behind; the bar stays short enough to be read."""
+    """A wide terminal says all of it, and what each stage is behind; the bar stays short enough to be read (S3-05)."""
     wide = drawn(RUN, 200, 24)
     assert wide[0] == "reviews  2026-11-15" + " " * 62 + "running  1 min 23 s"
     assert wide[1] == "━" * 47 + "─" * 29 + "  12,345 of 20,000  62 %"
@@ -173,7 +173,7 @@ def test_a_run_at_200_columns():
 
 
 def test_a_low_terminal_keeps_what_holds_the_run_up():
-    """S3-07: source, sink, blank lines and what is calm go first, then failures; the counts stay."""
+    """Source, sink, blank lines and what is calm go first, then failures; the counts stay (S3-07)."""
     assert drawn(RUN, 80, 12) == [
         *drawn(RUN, 80, 24)[:4],
         "            done  running  waiting  throttled  retries  skipped    dead",
@@ -187,7 +187,7 @@ def test_a_low_terminal_keeps_what_holds_the_run_up():
 
 
 def test_a_circuit_that_is_not_closed_is_told_and_no_end_is_promised():
-    """S0-26, S3-05: open with its next probe, half-open, isolated by hand with the reason."""
+    """Open with its next probe, half-open, isolated by hand with the reason (S0-26, S3-05)."""
     held = changed(RUN, breakers=(circuit("shop", state="open", since=48.2, probe_in=11.8),))
     assert drawn(held, 80)[2] == "148 items/s     waits for breaker shop 1,812 retries  23 waiting  310 throttled"
     assert "breaker  shop    open for 48 s   next probe in 12 s" in drawn(held, 80)
@@ -212,7 +212,7 @@ def test_ctrl_c_says_what_happens_and_what_a_second_one_does():
 
 
 def test_the_last_picture_says_what_it_came_to():
-    """S3-08: the sentence why instead of a pace; what was calm need not be told any more."""
+    """The sentence why instead of a pace; what was calm need not be told any more (S3-08)."""
     why = "12290 of 20000 items succeeded, 43 became dead letters; the dead letters are open"
     last = drawn(changed(RUN, status="completed", why=why, limits=()), 80)
     assert last[0].endswith("completed  1 min 23 s")
@@ -234,14 +234,14 @@ def test_the_last_picture_says_what_it_came_to():
     ],
 )
 def test_any_graph_of_stages_can_be_drawn(edges, expected):
-    """S3-05: from its edges, a line a node; a circle, which no pipeline has, does not hang it."""
+    """From its edges, a line a node; a circle, which no pipeline has, does not hang it (S3-05)."""
     pairs = [(pair[0], pair[1]) for pair in edges.split()]
     assert [f"{way} {name}" for way, name in gutter(pairs)] == expected
     assert sorted(name for column in ranks(pairs) for name in column) == sorted({*edges} - {" "})
 
 
 def test_without_an_expected_total_nothing_is_promised():
-    """S3-07: a stream of unknown length has neither percentage nor time left."""
+    """A stream of unknown length has neither percentage nor time left (S3-07)."""
     stream = Snapshot(pipeline="p", run_key="k", status="running", elapsed=2.0, total=10, succeeded=5, rate=2.5)
     text = "\n".join(drawn(stream, 80))
     assert "5 so far" in text
@@ -251,7 +251,7 @@ def test_without_an_expected_total_nothing_is_promised():
 
 
 def test_one_dead_letter_in_a_million_can_be_seen():
-    """S3-06: what went wrong has a place in the bar, however little it is."""
+    """What went wrong has a place in the bar, however little it is (S3-06)."""
     from rich.text import Text
 
     rare = Snapshot(
@@ -264,7 +264,7 @@ def test_one_dead_letter_in_a_million_can_be_seen():
 
 
 def test_plain_lines_say_the_same_for_a_log():
-    """S3-05: what is no terminal gets one line, and one for each thing that holds it up."""
+    """What is no terminal gets one line, and one for each thing that holds it up (S3-05)."""
     assert list(lines(RUN)) == [
         (
             "reviews 2026-11-15: 12,345 of 20,000 (62 %), 148 items/s, about 52 s left, 12,290 succeeded (31 degraded), 12 skipped, "
@@ -276,7 +276,7 @@ def test_plain_lines_say_the_same_for_a_log():
 
 
 def test_pace_follows_the_last_seconds_only():
-    """S3-05: a pause brings the rate down, and what was long ago is forgotten."""
+    """A pause brings the rate down, and what was long ago is forgotten (S3-05)."""
     pace = Pace(window=10)
     rates = [pace.at(float(second), min(second, 20) * 100) for second in range(41)]
     assert rates[0] is None
@@ -300,7 +300,7 @@ names = st.text(min_size=1, max_size=60)
     names,
 )
 def test_no_snapshot_breaks_the_picture(width, height, counts, expected, rate, stages, name):
-    """S3-06: whatever the numbers and names, no line is wider than the terminal, nor the picture higher, and nothing in it is a command."""
+    """Whatever the numbers and names, no line is wider than the terminal, nor the picture higher, and nothing in it is a command (S3-06)."""
     succeeded, skipped, dead, pending = counts
     snapshot = Snapshot(
         pipeline=name,
@@ -348,7 +348,7 @@ def test_no_snapshot_breaks_the_picture(width, height, counts, expected, rate, s
     ],
 )
 def test_numbers_read_well_at_the_edges(said, expected):
-    """S3-05: rounding never says 60 s or 100 % too early."""
+    """Rounding never says 60 s or 100 % too early (S3-05)."""
     assert said == expected
 
 
@@ -364,6 +364,6 @@ def test_numbers_read_well_at_the_edges(said, expected):
     ],
 )
 def test_items_are_counted_before_they_are_read(name, text, expected, tmp_path):
-    """S3-05: so that a display can say when the end comes."""
+    """So that a display can say when the end comes (S3-05)."""
     (tmp_path / name).write_text(text)
     assert Files(tmp_path / name).count() == expected

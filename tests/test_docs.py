@@ -34,6 +34,7 @@ import pytest
 import forked
 import outlast
 import reference
+import test_docs_tables as docs_tables
 import test_surface as surface
 from tables import table
 
@@ -446,16 +447,48 @@ def test_the_waits_of_tenacity_are_found_on_their_page():
 # --- requirements and tests are in step ---
 
 IDENTITY = r"\b(?:S\d-\d\d|[CU]-\d\d|D-\d+)\b"
+POINTS = {"S0": 45, "S1": 25, "S2": 30, "S3": 39, "S4": 30}  # how many points each of the five descriptions has
+
+
+def requirements() -> tuple[list[str], list[str]]:
+    """The ids that docs/requirements.md lists as "- **id** sentence", and those it lists as not built, with the reason."""
+    page, _, not_built = (ROOT / "docs" / "requirements.md").read_text().partition("\n## Not built, because\n")
+    built, left = (re.findall(rf"^- \*\*({IDENTITY})\*\* \S.*$", text, re.MULTILINE) for text in (page, not_built))
+    return built, left
 
 
 def test_each_requirement_named_by_a_test_has_its_line_and_each_line_a_test():
-    """docs/requirements.md lists an id as "- **id** sentence"; the tests name ids in their docstrings."""
-    named = {found for path in (ROOT / "tests").rglob("*.py") for found in re.findall(IDENTITY, path.read_text())}
-    page = (ROOT / "docs" / "requirements.md").read_text()
-    listed = re.findall(rf"^- \*\*({IDENTITY})\*\* \S.*$", page, re.MULTILINE)
-    assert sorted({entry for entry in listed if listed.count(entry) > 1}) == []
-    assert sorted(named - set(listed)) == [], "named by a test, without a line"
-    assert sorted(set(listed) - named) == [], "a line without a test"
+    """A line is proved by tests that name it in their docstrings; what is not built, and nothing else, has none."""
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    mentioned = {found for text in texts for found in re.findall(IDENTITY, text)}
+    proved = set(docs_tables.GENERATE.proofs())
+    built, left = requirements()
+    assert sorted({entry for entry in built + left if (built + left).count(entry) > 1}) == []
+    assert sorted(mentioned - set(built)) == [], "named by a test, without a line"
+    assert sorted(set(built) - proved) == [], "a line without a test"
+
+
+def test_every_point_of_the_five_descriptions_has_its_line():
+    """None of the 169 is missing: each is proved by a test, or its line says why it is not built."""
+    points = [f"{seed}-{number:02}" for seed, most in POINTS.items() for number in range(1, most + 1)]
+    built, left = requirements()
+    listed = [entry for entry in built + left if entry.startswith("S")]
+    assert sorted(set(points) - set(listed)) == [], "neither proved nor explained"
+    assert sorted(set(listed) - set(points)) == [], "no point of any of the five"
+
+
+def test_the_tests_of_a_requirement_stand_below_its_sentence():
+    """Those that name the fewest requirements come first; a sentence over two lines keeps both; what was there is replaced."""
+    generate = docs_tables.GENERATE
+    few, many = (sorted(generate.proofs().items(), key=lambda entry: len(entry[1]))[place] for place in (0, -1))
+    unknown = f"S{9}-99"
+    page = f"- **{few[0]}** One\n  sentence.\n  <br><small>`gone`</small>\n- **{many[0]}** Another.\n- **{unknown}** None.\n"
+    shown = ", ".join(f"`{test}`" for test in many[1][:3])
+    assert generate.with_proofs(page) == (
+        f"- **{few[0]}** One\n  sentence.\n  <br><small>{', '.join(f'`{test}`' for test in few[1])}</small>\n"
+        f"- **{many[0]}** Another.\n  <br><small>{shown} and {len(many[1]) - 3} more</small>\n- **{unknown}** None.\n"
+    )
+    assert generate.with_proofs(generate.with_proofs(page)) == generate.with_proofs(page)
 
 
 # --- short enough to be read ---

@@ -73,7 +73,7 @@ def test_every_environment_variable_is_in_the_reference():
 
 @table("options", ["RetryPolicy", "Guard", "CircuitBreaker", "Limit", "Rate", "RetryBudget", "Hedge"])
 def test_every_option_has_its_row(options):
-    """Each option of what users configure stands in the table under its heading, with its default."""
+    """S4-28: each option of what users configure stands in the table under its heading, with its default."""
     place = ("policy.md", "Options") if options == "RetryPolicy" else ("api.md", options)
     named = reference.rows(reference.section(reference.page(place[0]), place[1]))
     code = getattr(outlast, options).__init__.__code__

@@ -200,7 +200,7 @@ def test_errors_cross_threads():
     [(AttemptTimeoutError, TimeoutError), (TotalTimeoutError, TimeoutError), (ConfigurationError, ValueError)],
 )
 def test_an_error_fits_the_clauses_written_before(error, parent):
-    """S0-16: timeouts are TimeoutErrors, wrong settings ValueErrors."""
+    """Timeouts are TimeoutErrors, wrong settings ValueErrors."""
     assert issubclass(error, parent)
     assert issubclass(error, OutlastError)
 
@@ -211,7 +211,7 @@ def test_nothing_of_ours_is_control_flow():
 
 
 def test_a_configuration_error_lists_every_problem():
-    """S0-29: one problem is the message; several are counted and listed."""
+    """One problem is the message; several are counted and listed (S0-29)."""
     assert str(ConfigurationError("a is wrong.")) == "a is wrong."
     assert ConfigurationError("a is wrong.").problems == ("a is wrong.",)
     several = ConfigurationError(["a is wrong.", "b is wrong."])
@@ -239,7 +239,7 @@ def raise_reset():
 
 
 def test_a_temporary_failure_may_say_when():
-    """S4-02, D-6: in seconds or as a timedelta, and the wait is added to the backoff."""
+    """D-6: in seconds or as a timedelta, and the wait is added to the backoff (S4-02)."""
     assert TemporaryFailure("later", retry_after=timedelta(seconds=90)).retry_after == 90.0
     assert TemporaryFailure("later", retry_after=2).retry_after == 2.0
     assert TemporaryFailure().retry_after is None
@@ -253,7 +253,7 @@ def test_a_temporary_failure_may_say_when():
 
 
 def test_markers_decide_before_anything_else():
-    """D-2, S4-02, S4-05: whoever raises them, or a subclass, knows."""
+    """D-2: whoever raises them, or a subclass, knows (S4-02) (S4-05)."""
     assert outlast.classify(TemporaryFailure()).category == "transient"
     assert outlast.classify(PermanentFailure()).category == "permanent"
     verdict = outlast.classify(Throttled("openai", code=429))
@@ -267,6 +267,6 @@ def test_durations_are_seconds():
 
 
 def test_the_nearest_name_is_offered():
-    """S0-29, C-24: when one is near; otherwise nothing."""
+    """C-24: when one is near; otherwise nothing (S0-29)."""
     assert nearest("max_attemps", ["max_attempts", "jitter"]) == " Did you mean 'max_attempts'?"
     assert nearest("xyz", ["max_attempts", "jitter"]) == ""

@@ -237,7 +237,7 @@ def test_every_metric_is_in_the_reference_with_its_labels():
 
 
 def test_what_happened_is_on_the_page(counted):
-    """S2-25, U-22: the official parser reads exactly what happened."""
+    """S2-25, S4-17, U-22: the official parser reads exactly what happened."""
     busy()
     assert exposed(counted) == RETRY
 
@@ -249,7 +249,7 @@ def test_time_that_ran_out_is_counted_by_whose_limit_it_was(counted):
 
 
 def test_a_breaker_is_in_one_state_at_a_time(counted):
-    """U-22: the gauge is 1 for the state that the breaker is in."""
+    """U-22, S4-17: the gauge is 1 for the state that the breaker is in."""
     states = []
     for event in [sample for sample in SAMPLES if hasattr(sample, "breaker")]:
         emit(event)

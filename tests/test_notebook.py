@@ -106,7 +106,7 @@ def text_of(page: str) -> str:
 
 
 def test_progress_changes_one_output_in_place(notebook):
-    """S3-05, S3-07: pictures arrive while the cell runs, in one output, which stays as it was at the end."""
+    """Pictures arrive while the cell runs, in one output, which stays as it was at the end (S3-05, S3-07)."""
     (output,) = notebook.shown(2)
     last = text_of(output["text/html"])
     assert "completed" in last
@@ -119,7 +119,7 @@ def test_progress_changes_one_output_in_place(notebook):
 
 
 def test_a_hostile_item_is_text(notebook):
-    """S0-41: its key and its message stand there as they are, and are no part of the page."""
+    """Its key and its message stand there as they are, and are no part of the page (S0-41)."""
     for cell in range(2, 8):
         for output in notebook.shown(cell):
             page = output["text/html"]
@@ -130,7 +130,7 @@ def test_a_hostile_item_is_text(notebook):
 
 
 def test_a_result_says_what_it_came_to_and_what_to_do_next(notebook):
-    """S3-07, S3-27: status, why, counts, groups, and how to send them again, from a shell and from here."""
+    """S3-27: status, why, counts, groups, and how to send them again, from a shell and from here (S3-07)."""
     (output,) = notebook.shown(3)
     page = text_of(output["text/html"])
     group = re.search(r"outlast dlq list --group (\w+)", page)[1]
@@ -142,7 +142,7 @@ def test_a_result_says_what_it_came_to_and_what_to_do_next(notebook):
 
 
 def test_pipelines_and_dead_letters_show_themselves(notebook):
-    """S3-26: the stages with what protects them; dead letters by what they have in common."""
+    """The stages with what protects them; dead letters by what they have in common (S3-26)."""
     pipeline = text_of(notebook.shown(4)[0]["text/html"])
     assert re.search(r"source .* parse 16 threads .* label 4 async .* sink", pipeline)
     assert "3 attempts: then after 1 s, 2 s" in pipeline
@@ -183,7 +183,7 @@ def test_interrupting_a_cell_ends_the_run_and_says_how_to_go_on(tmp_path):
 
 
 def test_a_page_has_all_of_the_picture():
-    """S3-05: the way with its counts, the stages, limit, breaker, budget, cost, failures."""
+    """The way with its counts, the stages, limit, breaker, budget, cost, failures (S3-05)."""
     page = text_of(run_page(RUN))
     for said in (
         "reviews 2026-11-15",
@@ -201,7 +201,7 @@ def test_a_page_has_all_of_the_picture():
 
 
 def test_ways_that_part_are_named():
-    """S3-05: where more than one way leaves a column, each says from where to where."""
+    """Where more than one way leaves a column, each says from where to where (S3-05)."""
     ways = [("source", "parse", 3), ("source", "label", 2), ("parse", "label", 3), ("label", "the store", 5)]
     edges = tuple(Edge(start=start, end=end, count=count) for start, end, count in ways)
     page = text_of(run_page(changed(RUN, edges=edges)))
@@ -209,7 +209,7 @@ def test_ways_that_part_are_named():
 
 
 def test_names_from_outside_are_escaped_everywhere():
-    """S0-41: of pipelines, stages, runs, problems and reasons."""
+    """Of pipelines, stages, runs, problems and reasons (S0-41)."""
     snapshot = Snapshot(
         pipeline=HOSTILE,
         run_key=HOSTILE,
@@ -242,7 +242,7 @@ def test_a_result_away_from_its_store_shows_what_it_knows(tmp_path):
 
 
 def test_what_protects_a_stage_is_in_words():
-    """S0-31: attempts and waits, time limits, limits, breakers; before anything runs."""
+    """Attempts and waits, time limits, limits, breakers; before anything runs (S0-31)."""
     limit = outlast.Limit("openai", concurrency=64, rates={"calls": outlast.Rate(500, per=60)})
     guard = outlast.Guard(
         "llm",
@@ -273,7 +273,7 @@ def test_what_protects_a_stage_is_in_words():
 
 
 def test_a_replay_that_failed_is_not_resumed_by_its_key():
-    """S3-28: its letters are open again where they were; only a run of its own goes on with its key."""
+    """Its letters are open again where they were; only a run of its own goes on with its key (S3-28)."""
     fields = {"id": "1", "run_key": "k", "pipeline": "p", "status": "failed", "outcome": "failure", "reason": None}
     counts = outlast.Counts(total=1, dlq=1)
     assert "go on with" in text_of(result_page(outlast.RunResult(**fields, why="all failed", counts=counts), ()))

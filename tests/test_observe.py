@@ -373,7 +373,7 @@ def test_the_retries_of_a_tier_are_what_its_limit_grants():
 
 
 def test_an_attempt_that_runs_out_of_time_is_told_before_its_retry():
-    """D-18, S0-16: attempt_timeout with its scope, then what became of the attempt."""
+    """D-18: attempt_timeout with its scope, then what became of the attempt (S0-16)."""
 
     async def hang():
         await asyncio.Event().wait()
@@ -418,7 +418,7 @@ def test_an_empty_retry_budget_is_told():
 
 
 def test_a_result_that_is_tried_again_is_told():
-    """S0-34, S0-35: a retry is a retry, also one that a result has asked for."""
+    """A retry is a retry, also one that a result has asked for (S0-34, S0-35)."""
     answers = iter(["pending", "pending", "done"])
     guard = Guard("shop", retry=policy(), retry_if=lambda answer: answer == "pending")
     with virtual_time(), capture_events() as events:
@@ -527,7 +527,7 @@ def test_sequence_numbers_grow_in_every_thread():
 
 
 def test_a_hook_hears_every_event_until_it_is_forgotten():
-    """S3-05: subscribe hands out how to end it; ending it twice is no mistake."""
+    """Subscribe hands out how to end it; ending it twice is no mistake (S3-05)."""
     heard: list[str] = []
     forget = subscribe(lambda event: heard.append(event.name))
     with pytest.raises(ValueError, match="bad"):
@@ -540,7 +540,7 @@ def test_a_hook_hears_every_event_until_it_is_forgotten():
 
 
 def test_each_subscription_ends_by_itself():
-    """S3-05: two parts of a program may give the same hook; one that leaves does not silence the other."""
+    """Two parts of a program may give the same hook; one that leaves does not silence the other (S3-05)."""
     heard: list[str] = []
 
     def hook(event):
@@ -555,7 +555,7 @@ def test_each_subscription_ends_by_itself():
 
 
 def test_hooks_hear_in_the_order_in_which_they_came():
-    """S3-05: and each hears the same object."""
+    """And each hears the same object (S3-05)."""
     heard: list[tuple[str, object]] = []
     forget = [subscribe(lambda event, who=who: heard.append((who, event))) for who in ("first", "second")]
     with pytest.raises(ValueError, match="bad"):
@@ -567,7 +567,7 @@ def test_hooks_hear_in_the_order_in_which_they_came():
 
 
 def test_subscribing_in_many_threads_loses_nobody():
-    """S3-05: every hook given at the same moment is heard."""
+    """Every hook given at the same moment is heard (S3-05)."""
     heard: list[int] = []
     barrier, forget = threading.Barrier(8), []
 
@@ -746,7 +746,7 @@ except ConnectionResetError: pass
 
 @every_door
 def test_no_argument_of_a_call_is_told(kind, records):
-    """S0-41: what a function was called with is its own affair."""
+    """What a function was called with is its own affair (S0-41)."""
     guard = Guard("shop", retry=policy())
 
     def work(*args, **kwargs):

@@ -156,7 +156,7 @@ def test_attempt_is_the_one_that_just_failed():
 
 
 def test_schedule_numbers_the_attempts_it_leads_to():
-    """S0-31: the delay before attempt 2 is the one after attempt 1."""
+    """The delay before attempt 2 is the one after attempt 1 (S0-31)."""
     assert [delay.attempt for delay in RetryPolicy(max_attempts=4).schedule()] == [2, 3, 4]
 
 
@@ -560,7 +560,7 @@ def test_an_open_circuit_is_not_retried_as_a_transient_error():
     ],
 )
 def test_a_group_is_retried_if_each_of_its_leaves_would_be(leaves, expected):
-    """D-2, S0-28: one leaf that cannot succeed is enough to stop."""
+    """D-2: one leaf that cannot succeed is enough to stop (S0-28)."""
     assert reason(RetryPolicy(), ExceptionGroup("several", leaves)) == expected
 
 
@@ -638,7 +638,7 @@ def granted(policy: RetryPolicy, error: Exception) -> int:
     ],
 )
 def test_each_tier_has_its_own_number_of_retries(error, retries):
-    """S2-01, S2-02, S2-03, S2-04, S2-05, S2-06, C-02: limits are retries, calls are one more."""
+    """S2-01, S2-02, S2-03, S2-04, S2-05, S2-06, S0-28, C-02: limits are retries, calls are one more."""
     policy = RetryPolicy(retry_limits=LIMITS)
     assert policy.max_attempts == 6
     assert granted(policy, error) == retries
@@ -739,7 +739,7 @@ def test_rolls_of_many_items_spread():
 
 
 def test_schedule_is_a_sequence_that_is_computed_when_looked_at():
-    """S0-31: a policy of a million attempts shows its last delay without working out the others."""
+    """A policy of a million attempts shows its last delay without working out the others (S0-31)."""
     schedule = RetryPolicy(max_attempts=10**6 + 1).schedule()
     assert len(schedule) == 10**6
     assert (schedule[0].attempt, schedule[-1].attempt, schedule[-1].nominal) == (2, 10**6 + 1, 30.0)
@@ -752,7 +752,7 @@ def test_schedule_is_a_sequence_that_is_computed_when_looked_at():
 
 
 def test_schedule_grows_until_the_cap():
-    """S0-10: no delay is shorter than the one before it."""
+    """No delay is shorter than the one before it (S0-10)."""
     nominal = nominals(RetryPolicy(max_attempts=40))
     assert all(one <= two for one, two in pairwise(nominal))
     assert nominal[-1] == 30.0
@@ -775,7 +775,7 @@ POLICIES = [
 @table("policy", POLICIES)
 @table("copied", [copy.copy, copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
 def test_a_policy_survives_copying_and_pickling(policy, copied):
-    """S0-32: a value: equal to its copies, with the same hash and the same decisions."""
+    """A value: equal to its copies, with the same hash and the same decisions (S0-32)."""
     twin = copied(policy)
     assert twin == policy
     assert hash(twin) == hash(policy)
@@ -783,7 +783,7 @@ def test_a_policy_survives_copying_and_pickling(policy, copied):
 
 
 def test_a_policy_cannot_be_changed():
-    """S0-32: frozen, with what it holds."""
+    """Frozen, with what it holds (S0-32)."""
     policy = RetryPolicy(jitter={"add": 1.0}, retry_limits={"database": 5})
     with pytest.raises(AttributeError, match=r"replace\(max_attempts=\.\.\.\)"):
         policy.max_attempts = 5
@@ -797,7 +797,7 @@ def test_a_policy_cannot_be_changed():
 
 
 def test_what_was_passed_in_may_change_afterwards():
-    """S0-32: a policy keeps its own copies."""
+    """A policy keeps its own copies (S0-32)."""
     limits, listed, delays = {"database": 5}, ["timeout"], [1, 2]
     policy = RetryPolicy(retry_limits=limits, on_errors=listed, delays=delays)
     limits["network"], delays[0] = 9, 99
@@ -806,14 +806,14 @@ def test_what_was_passed_in_may_change_afterwards():
 
 
 def test_replace_changes_a_copy():
-    """S0-28: different strategies for different failures, from one starting point."""
+    """Different strategies for different failures, from one starting point (S0-28)."""
     policy = RetryPolicy(max_attempts=3)
     other = policy.replace(max_attempts=5, jitter=0)
     assert (policy.max_attempts, other.max_attempts, other.jitter, other.max_delay) == (3, 5, 0.0, 30.0)
 
 
 def test_policies_differ_in_any_field():
-    """S0-32: equality looks at every setting."""
+    """Equality looks at every setting (S0-32)."""
     base = RetryPolicy()
     changes = [
         {"max_attempts": 4},
@@ -835,7 +835,7 @@ def test_policies_differ_in_any_field():
 
 
 def test_repr_shows_what_is_not_default():
-    """S0-32: what one reads is what one would write."""
+    """What one reads is what one would write (S0-32)."""
     assert repr(RetryPolicy(jitter=0.1, max_delay=None)) == "RetryPolicy(max_attempts=3, max_delay=None, jitter=0.1)"
 
 

@@ -176,7 +176,7 @@ def test_a_call_retries_timeouts_connection_errors_and_temporary_failures():
 
 
 def test_llm_is_patient_with_rate_limits_and_overload():
-    """S1-08: six attempts up to 60 s, also for the 529 that means overloaded; bad requests and credentials stop at once."""
+    """Six attempts up to 60 s, also for the 529 that means overloaded; bad requests and credentials stop at once (S1-08)."""
     assert presets.llm.max_attempts == 6
     assert milliseconds(presets.llm)[-1] == (16_000, 12_000, 20_000)
     assert milliseconds(presets.llm, attempts=9)[-1] == (60_000, 45_000, 60_000)
@@ -186,7 +186,7 @@ def test_llm_is_patient_with_rate_limits_and_overload():
 
 
 def test_database_waits_as_long_as_a_failover_takes():
-    """S2-01: pools recover in 5 to 10 seconds; a deadlock is tried again almost at once."""
+    """Pools recover in 5 to 10 seconds; a deadlock is tried again almost at once (S2-01)."""
     schedule = milliseconds(presets.database)
     assert schedule[0] == (200, 150, 250)
     assert 5000 <= sum(nominal for nominal, _, _ in schedule) <= 10_000

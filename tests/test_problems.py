@@ -34,7 +34,7 @@ def wrong(make) -> ConfigurationError:
 
 
 def test_each_problem_is_a_value_and_a_sentence():
-    """S0-29: what a message says can be had without reading it: path, expectation, what came, way out."""
+    """What a message says can be had without reading it: path, expectation, what came, way out (S0-29)."""
     error = wrong(lambda: RetryPolicy.from_config({"max_atempts": 3, "initial_delay_ms": -5, "delays": 5}))
     assert [(one.kind, one.path, one.expected, one.got, one.way_out) for one in error.details] == [
         ("key", ("max_atempts",), "a known key", "'max_atempts'", "Did you mean 'max_attempts'?"),
@@ -56,7 +56,7 @@ def test_each_problem_is_a_value_and_a_sentence():
     ],
 )
 def test_a_path_leads_to_the_very_entry(config, path):
-    """S0-29: through lists and mappings, under the keys that were written: what knows its lines can point at one."""
+    """Through lists and mappings, under the keys that were written: what knows its lines can point at one (S0-29)."""
     (problem,) = wrong(lambda: RetryPolicy.from_config(config)).details
     assert problem.path == path
 
@@ -70,7 +70,7 @@ def test_a_path_in_words():
 
 
 def test_a_block_inside_of_another():
-    """S0-29: the part that is checked by itself does not know where it stands; whoever put it there says so."""
+    """The part that is checked by itself does not know where it stands; whoever put it there says so (S0-29)."""
     check = Check()
     check.take(wrong(lambda: RetryPolicy.from_config({"mode": "x", "max_atempts": 1})), "stages", 2, "retry")
     check.take(ConfigurationError("It is wrong."), "limit")
@@ -82,7 +82,7 @@ def test_a_block_inside_of_another():
 
 
 def test_a_place_in_a_file():
-    """S0-29: file, line and column stand in front of the sentence, and nothing else changes."""
+    """File, line and column stand in front of the sentence, and nothing else changes (S0-29)."""
     problem = Problem(("retry", "mode"), "inline or requeue", "'x'").replace(place="flow.yaml:12:5")
     assert str(problem) == "flow.yaml:12:5: expected retry.mode to be inline or requeue, got: 'x'."
     assert ConfigurationError([problem]).details == (problem,)
@@ -97,14 +97,14 @@ def test_problems_travel():
 
 
 def test_a_secret_is_in_no_part_of_a_problem():
-    """S0-41: what the sentence masks, the values do not tell."""
+    """What the sentence masks, the values do not tell (S0-41)."""
     secret = "postgresql://shop:hunter2@db/shop"
     error = ConfigurationError([Problem(("store",), "an address", repr(secret))])
     assert "hunter2" not in repr(error.details) + str(error)
 
 
 def test_every_room_gathers_values():
-    """S0-29: nothing that checks settings makes a sentence by itself."""
+    """Nothing that checks settings makes a sentence by itself (S0-29)."""
     makes = (
         lambda: RetryPolicy(max_attempts=0),
         lambda: Guard(timeout=-1),

@@ -449,7 +449,7 @@ def test_a_decorator_that_hides_the_function_is_told_at_the_first_call():
 
 
 def test_arguments_that_cannot_be_pickled_are_told():
-    """D-9, S0-41: which one and of which type, not what it holds; no attempt can mend that."""
+    """D-9: which one and of which type, not what it holds; no attempt can mend that (S0-41)."""
     secret = {"password": "hunter2", "lock": threading.Lock()}
     with pytest.raises(PermanentFailure, match=r"double .* argument 1 \(a value of type dict\)") as caught:
         guard().call(hostile.double, secret)
@@ -468,7 +468,7 @@ def test_arguments_that_cannot_be_pickled_are_told():
     ],
 )
 def test_outcomes_that_cannot_be_pickled_are_told(body, words):
-    """D-9, S0-41: by type, not by content; permanent, and the child is as good as before."""
+    """D-9: by type, not by content; permanent, and the child is as good as before (S0-41)."""
     with capture_events() as events, pytest.raises(PermanentFailure, match=words) as caught:
         guard().call(body)
     assert "hunter2" not in "".join((str(caught.value), *caught.value.__notes__))

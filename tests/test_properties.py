@@ -345,7 +345,7 @@ def test_events_tell_the_story_of_the_calls(policy, script, total, seed):
 )
 @settings(max_examples=40)
 def test_sync_and_async_tell_the_same_story(policy, script, total, seed):
-    """S4-02, S2-13, U-03, C-06: one flow, two drivers: the same seed gives the same calls, waits, events and end."""
+    """S2-13, U-03, C-06: one flow, two drivers: the same seed gives the same calls, waits, events and end (S4-02)."""
     guard = Guard("fetch", retry=RetryPolicy(**policy), total_timeout=total)
     stories = []
     for in_a_loop in (False, True):
@@ -475,7 +475,7 @@ def test_every_delay_lies_within_its_band(policy, attempt, roll):
 )
 @settings(max_examples=50)
 def test_a_larger_roll_never_waits_less(policy, attempt, rolls):
-    """S0-32, C-06: the delay is a function of the roll, and an orderly one."""
+    """C-06: the delay is a function of the roll, and an orderly one (S0-32)."""
     built = RetryPolicy(
         **policy | {"max_attempts": 60, "on_errors": ["all"], "skip_on_errors": [], "retry_limits": None}
     )
@@ -647,7 +647,7 @@ def known(secret: str):
 @given(secret=SPECIAL, before=AROUND, after=AROUND)
 @settings(max_examples=20)
 def test_no_secret_after_a_telling_word(form, secret, before, after):
-    """S0-41: password=..., and whatever else is called so."""
+    """Password=..., and whatever else is called so (S0-41)."""
     assume(leaked(secret, form + before + after) == [])
     assert leaked(secret, redact.sanitise(f"{before} {form.format(secret)} {after}")) == []
 
@@ -656,7 +656,7 @@ def test_no_secret_after_a_telling_word(form, secret, before, after):
 @given(secret=SECRETS, before=AROUND, after=AROUND)
 @settings(max_examples=20)
 def test_no_secret_in_a_url(form, secret, before, after):
-    """S0-41: as a password or as a parameter."""
+    """As a password or as a parameter (S0-41)."""
     assume(leaked(secret, form + before + after) == [])
     assert leaked(secret, redact.sanitise(f"{before} {form.format(secret)} {after}")) == []
 
@@ -665,7 +665,7 @@ def test_no_secret_in_a_url(form, secret, before, after):
 @given(secret=SECRETS, before=AROUND)
 @settings(max_examples=20)
 def test_no_secret_in_a_header(form, secret, before):
-    """S0-41: whatever the scheme, and every cookie."""
+    """Whatever the scheme, and every cookie (S0-41)."""
     assume(leaked(secret, form + before) == [])
     assert leaked(secret, redact.sanitise(f"{before}\n{form.format(secret)}\nAccept: */*")) == []
 
@@ -689,7 +689,7 @@ def test_no_secret_in_a_header(form, secret, before):
 )
 @settings(max_examples=120)
 def test_no_secret_in_json(key, secret, quote, shape):
-    """S0-41: also with quotes in it, pretty-printed, nested, or JSON inside of JSON."""
+    """Also with quotes in it, pretty-printed, nested, or JSON inside of JSON (S0-41)."""
     value = secret + quote + "Wb3" + secret[::-1]
     around = f"400 Bad Request: user shop page request body {key}"
     assume(leaked(secret, around) + leaked(secret[::-1], around) == [])  # what stands there anyway is not leaked
@@ -722,13 +722,13 @@ def test_a_known_secret_is_removed_wherever_it_stands(secret, before, after):
 
 @table("secret", ["Zq7\udcffabcdef8kV", "Zq7\x00abcdef8kV", "Zq7éabcdef8kV", "Zq7 abc\ndef 8kV"])
 def test_a_known_secret_may_hold_anything(secret):
-    """S0-41: what an environment variable can hold, bytes that are no text included."""
+    """What an environment variable can hold, bytes that are no text included (S0-41)."""
     with known(secret):
         assert leaked(secret, redact.sanitise(f"refused: {secret}!")) == []
 
 
 def test_a_known_secret_is_not_cut_in_two():
-    """S0-41: where a long text ends, half a secret must not be left."""
+    """Where a long text ends, half a secret must not be left (S0-41)."""
     secret = "Zq7correcthorsebattery8kV"
     with known(secret):
         for padding in (8170, 8180, 8185):
@@ -749,7 +749,7 @@ def test_a_known_secret_is_not_cut_in_two():
     ],
 )
 def test_in_doubt_it_masks(text):
-    """S0-41: too much hidden is a nuisance, too little is an incident."""
+    """Too much hidden is a nuisance, too little is an incident (S0-41)."""
     out = redact.sanitise(text)
     assert leaked("Zq7abcdef", out) + leaked("ghijkl8kV", out) == []
 
@@ -767,13 +767,13 @@ def test_in_doubt_it_masks(text):
     ],
 )
 def test_what_is_no_secret_stays(text):
-    """S0-41: an error must still say what is wrong."""
+    """An error must still say what is wrong (S0-41)."""
     assert redact.sanitise(text) == text
 
 
 @given(text=st.text(max_size=500), limit=st.integers(10, 400))
 def test_sanitised_text_is_one_bounded_line(text, limit):
-    """S0-41: whitespace collapsed, length bounded."""
+    """Whitespace collapsed, length bounded (S0-41)."""
     out = redact.sanitise(text, limit)
     assert len(out) <= limit
     assert out == " ".join(out.split())
@@ -781,7 +781,7 @@ def test_sanitised_text_is_one_bounded_line(text, limit):
 
 @table("unit", ["a-", "_", "A1b", "key", "x=y ", "https://"])
 def test_a_long_text_costs_little(unit):
-    """S0-41: an error message of any kind must not stall the call that it failed."""
+    """An error message of any kind must not stall the call that it failed (S0-41)."""
     began = real_time.perf_counter()
     redact.sanitise(unit * (100_000 // len(unit)))
     assert real_time.perf_counter() - began < 1.0

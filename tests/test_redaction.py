@@ -192,7 +192,7 @@ def test_a_credential_is_masked(text):
 
 @table("key", KEYS.values(), ids=KEYS)
 def test_the_published_shape_of_a_key_is_masked(key):
-    """S0-41: without any word in front of it."""
+    """Without any word in front of it (S0-41)."""
     masked = ":".join(MASK for _ in key.split(":"))
     assert sanitise(f"rejected {key} just now") == f"rejected {masked} just now"
     assert sanitise(f"rejected: '{key}'") == f"rejected: '{masked}'"
@@ -209,7 +209,7 @@ def test_the_published_shape_of_a_key_is_masked(key):
     ],
 )
 def test_what_stands_around_a_credential_stays_readable(text, kept):
-    """S0-41: a masked message still says what went wrong, and where."""
+    """A masked message still says what went wrong, and where (S0-41)."""
     assert sanitise(text) == kept
 
 
@@ -269,7 +269,7 @@ HARMLESS = [
 
 @table("text", HARMLESS)
 def test_a_harmless_text_survives(text):
-    """S0-41: a message that says nothing any more helps nobody."""
+    """A message that says nothing any more helps nobody (S0-41)."""
     assert sanitise(text) == text
 
 
@@ -277,7 +277,7 @@ def test_a_harmless_text_survives(text):
 
 
 def test_a_known_value_is_masked_wherever_it_stands():
-    """S0-41, U-24: alone, inside a word, twice, and the longer of two that overlap."""
+    """U-24: alone, inside a word, twice, and the longer of two that overlap (S0-41)."""
     remember_secret("blue-whale")
     remember_secret("blue-whale-in-the-sea")
     assert mask("a blue-whale") == f"a {MASK}"
@@ -328,7 +328,7 @@ def test_a_secret_is_not_cut_in_two_by_the_length_limit(distance):
 
 
 def test_a_text_is_bounded_and_on_one_line():
-    """S0-41, C-23: 280 characters, no line breaks, and the end says that something is missing."""
+    """C-23: 280 characters, no line breaks, and the end says that something is missing (S0-41)."""
     clean = sanitise("first\r\n\tsecond " + "word " * 1000)
     assert clean.startswith("first second word")
     assert len(clean) == 280
@@ -378,7 +378,7 @@ def test_masking_twice_is_masking_once(text):
 
 
 def test_an_exception_without_readable_text_is_named():
-    """S0-41: its type says enough."""
+    """Its type says enough (S0-41)."""
 
     class MuteError(Exception):
         def __str__(self):
@@ -490,7 +490,7 @@ def test_a_planted_secret_is_seen_nowhere_in_a_plain_retry(make, lines):
 
 
 def test_notes_say_nothing_that_the_message_said():
-    """S0-41: what a traceback prints below the exception is ours, and clean."""
+    """What a traceback prints below the exception is ours, and clean (S0-41)."""
     error = ConnectionResetError(f"password={PLANT}")
 
     @outlast.retry(max_attempts=1)
@@ -505,7 +505,7 @@ def test_notes_say_nothing_that_the_message_said():
 
 
 def test_a_value_in_an_outcome_is_not_shown():
-    """S0-41: what a call returned is the caller's, not the log's."""
+    """What a call returned is the caller's, not the log's (S0-41)."""
     outcome = Guard("shop").outcome(lambda: {"token": PLANT})
     assert outcome.value == {"token": PLANT}
     assert not seen(repr(outcome))
@@ -513,7 +513,7 @@ def test_a_value_in_an_outcome_is_not_shown():
 
 
 def test_the_last_error_in_a_context_is_not_shown():
-    """S0-41: current() hands the error out and does not print it."""
+    """Current() hands the error out and does not print it (S0-41)."""
     contexts = []
 
     @outlast.retry(initial_delay=0)
@@ -528,7 +528,7 @@ def test_the_last_error_in_a_context_is_not_shown():
 
 
 def test_the_reason_of_an_isolation_is_clean(lines):
-    """S0-41: people write what they have at hand."""
+    """People write what they have at hand (S0-41)."""
     breaker = CircuitBreaker(f"isolated-{next(names)}")
     with capture_events() as events:
         breaker.isolate(f"rotating: old password={PLANT}")
@@ -541,7 +541,7 @@ def test_the_reason_of_an_isolation_is_clean(lines):
 
 
 def test_a_policy_does_not_show_what_a_predicate_holds():
-    """S0-41: a predicate may be a partial with anything inside."""
+    """A predicate may be a partial with anything inside (S0-41)."""
 
     def matches(secret, error):
         return secret in str(error)
@@ -569,7 +569,7 @@ MISTAKES = {
 
 @table("mistake", MISTAKES.values(), ids=MISTAKES)
 def test_the_complaint_about_a_setting_does_not_repeat_a_secret(mistake):
-    """S0-41: what came is shown, without what looks like a credential."""
+    """What came is shown, without what looks like a credential (S0-41)."""
     with pytest.raises(ConfigurationError) as caught:
         mistake()
     assert not seen(str(caught.value)), str(caught.value)
@@ -577,7 +577,7 @@ def test_the_complaint_about_a_setting_does_not_repeat_a_secret(mistake):
 
 
 def test_a_broken_predicate_is_reported_without_its_message(lines):
-    """S0-41, semantics 10: its exception may hold anything."""
+    """semantics 10: its exception may hold anything (S0-41)."""
 
     def broken(value):
         raise RuntimeError(f"password={PLANT}")
@@ -594,7 +594,7 @@ def raise_(error, *_):
 
 
 def test_a_header_that_makes_no_sense_is_not_repeated(lines):
-    """S0-41: a Retry-After that cannot be read is ignored with a line that does not quote it."""
+    """A Retry-After that cannot be read is ignored with a line that does not quote it (S0-41)."""
     error = VendorError("busy")
     error.status_code = 503
     error.headers = {"Retry-After": PLANT}
@@ -607,7 +607,7 @@ def test_a_header_that_makes_no_sense_is_not_repeated(lines):
 
 
 def test_a_secret_does_not_show_itself(monkeypatch):
-    """S0-41, U-24: neither before nor after it was revealed."""
+    """U-24: neither before nor after it was revealed (S0-41)."""
     from outlast.app import Secret
 
     monkeypatch.setenv("SHOP_KEY", PLANT)
@@ -618,7 +618,7 @@ def test_a_secret_does_not_show_itself(monkeypatch):
 
 
 def test_a_revealed_secret_is_masked_from_then_on(monkeypatch, lines):
-    """S0-41, U-24: without any word in front of it, in every place that shows a text."""
+    """U-24: without any word in front of it, in every place that shows a text (S0-41)."""
     from outlast.app import Secret
 
     monkeypatch.setenv("SHOP_KEY", PLANT)
@@ -654,7 +654,7 @@ def test_an_application_does_not_show_its_store(monkeypatch):
 
 
 def test_a_value_given_for_a_secret_is_not_repeated():
-    """S0-41, U-24: this is the mistake that everyone makes once, and the message is what ends up in the log."""
+    """U-24: this is the mistake that everyone makes once, and the message is what ends up in the log (S0-41)."""
     from outlast.app import App, Secret
 
     with pytest.raises(ConfigurationError) as caught:
@@ -727,7 +727,7 @@ def test_ordinary_text_is_left_alone(text):
 
 
 def test_a_secret_that_is_set_after_its_app_is_made_is_masked(monkeypatch):
-    """S0-41: the variable is looked up whenever something goes out, and an older value stays a secret."""
+    """The variable is looked up whenever something goes out, and an older value stays a secret (S0-41)."""
     monkeypatch.delenv("SET_LATER", raising=False)
     outlast.App("later", secrets=[outlast.Secret.env("SET_LATER")])
     said = []

@@ -80,7 +80,7 @@ def test_month_is_read_however_it_was_typed(value, warning):
 
 @pytest.mark.parametrize("month", ["十月", "十一月", "十二月"])
 def test_chinese_months_go_to_twelve(month):
-    """S2-21: ten, eleven, twelve are written with the sign for ten."""
+    """Ten, eleven, twelve are written with the sign for ten (S2-21)."""
     number = {"十月": "10", "十一月": "11", "十二月": "12"}[month]
     assert read(MONTH, f"二〇二五年{month}")[0] == f"2025{number}"
 
@@ -188,7 +188,7 @@ def test_a_month_comes_out_as_yyyymm_or_not_at_all(value):
 
 @given(st.dates(dt.date(1900, 1, 1), dt.date(2199, 12, 31)), st.sampled_from("-/."), st.booleans())
 def test_every_day_is_read_in_every_order_that_begins_with_the_year(day, mark, padded):
-    """S2-21: no day of the calendar is lost."""
+    """No day of the calendar is lost (S2-21)."""
     month, date = (f"{day.month:02}", f"{day.day:02}") if padded else (str(day.month), str(day.day))
     for text in (f"{day.year}{mark}{month}{mark}{date}", f"{day:%Y%m%d}", f"{day.year}年{month}月{date}日"):
         assert read(MONTH, text)[0] == f"{day:%Y%m}"
@@ -217,7 +217,7 @@ def test_zero_is_a_value(value):
      ("1,234,567.5", 1234567.5, True), (" 12 ", 12, True), ("１２", 12, True), ("\u22125", -5, True)],
 )  # fmt: skip
 def test_number_is_read(value, found, warned):
-    """S2-22: text becomes a number; what was put right is warned about."""
+    """Text becomes a number; what was put right is warned about (S2-22)."""
     assert read(number("d"), value) == (found, ["Number format cleansed"] if warned else [], [])
 
 
@@ -226,7 +226,7 @@ def test_number_is_read(value, found, warned):
     ["", None, "x", True, float("nan"), "inf", "1.234,5", "1,23", "12 34", "0x10", "9" * 400, [], "1_000", np.True_],
 )
 def test_what_is_no_number_is_refused(value):
-    """S2-22: a mark that means something else elsewhere is not guessed."""
+    """A mark that means something else elsewhere is not guessed (S2-22)."""
     assert "is no number. Expected: a number. Example: 0" in read(number("d"), value)[2][0]
 
 
@@ -326,7 +326,7 @@ COMPLAINTS = [
 
 @table(("change", "message", "kind"), COMPLAINTS)
 def test_complaint_of_a_model_is_a_sentence_for_its_reader(change, message, kind):
-    """S2-22, S2-24: field, what is wrong, what is expected, an example; no word of the library's own."""
+    """Field, what is wrong, what is expected, an example; no word of the library's own (S2-22) (S2-24)."""
     result = from_model(Plan).apply(VALID | change, outlast.current())
     assert [(error.message, error.kind) for error in result.errors] == [(message, kind)]
 
@@ -387,7 +387,7 @@ def test_model_that_checks_the_whole_row_names_no_field():
 
 @given(st.dictionaries(st.text(max_size=8), anything, max_size=4))
 def test_no_row_crashes_a_model(row):
-    """S2-22: whatever comes in, a row or errors come out."""
+    """Whatever comes in, a row or errors come out (S2-22)."""
     result = from_model(Plan).apply(row, outlast.current())
     assert result.errors
     assert all(error.message for error in result.errors)

@@ -448,7 +448,7 @@ def test_a_stop_ends_a_virtual_wait():
 
 
 def test_a_seed_makes_jitter_and_ids_the_same():
-    """C-06, S0-32: two runs with one seed are one run; another seed is another."""
+    """C-06: two runs with one seed are one run; another seed is another (S0-32)."""
 
     def story(seed):
         keys = []

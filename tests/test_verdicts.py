@@ -359,7 +359,7 @@ assert not found & set(sys.modules), found & set(sys.modules)
     ],
 )
 def test_errno(symbol, error_class):
-    """S3-38, C-07: OSError by number, whatever subclass Python makes of it."""
+    """C-07: OSError by number, whatever subclass Python makes of it (S3-38)."""
     number = getattr(errno, symbol)
     check(OSError(number, os.strerror(number)), error_class)
     check(type("Vendor", (OSError,), {})(number, "x"), error_class)
@@ -538,7 +538,7 @@ def test_what_is_no_error_status_is_ignored(status):
 
 @table("status", [99, 600, 0, -1, 10**9])
 def test_asking_about_a_number_that_is_no_status(status):
-    """S2-08: a mistake of the asker, and it says so."""
+    """A mistake of the asker, and it says so (S2-08)."""
     with pytest.raises(ConfigurationError, match=rf"expected an HTTP status from 100 to 599, got: {status}"):
         classify(status)
 
@@ -568,7 +568,7 @@ def test_a_dotted_name_that_no_rule_knows():
     ("name", "meant"), [("timout", "timeout"), ("netwrk_error", "network_error"), ("TimeoutEror", "TimeoutError")]
 )
 def test_a_name_that_nothing_has(name, meant):
-    """S0-29: the nearest right one is offered."""
+    """The nearest right one is offered (S0-29)."""
     with pytest.raises(ConfigurationError) as caught:
         classify(name)
     (problem,) = caught.value.problems
@@ -593,7 +593,7 @@ def test_a_name_that_nothing_has(name, meant):
     ],
 )
 def test_the_callers_own_word(error, expected):
-    """C-08, D-2, S4-02: what the code says about itself is believed first."""
+    """C-08, D-2: what the code says about itself is believed first (S4-02)."""
     verdict = classify(error)
     assert (verdict.error_class, verdict.category, verdict.tier, verdict.retry_after) == expected
 
@@ -681,7 +681,7 @@ class TestRegister:
         ],
     )
     def test_a_wrong_registration(self, error, error_class, words):
-        """S0-29: says what was expected, what came and the nearest right name, and changes nothing."""
+        """Says what was expected, what came and the nearest right name, and changes nothing (S0-29)."""
         before = dict(verdicts._own)
         with pytest.raises(ConfigurationError) as caught:
             register(error, error_class)
@@ -915,7 +915,7 @@ FORMS = {
 
 @table("form", FORMS)
 def test_retry_after_as_a_date(form):
-    """D-6, S4-30: with or without a zone (then UTC), on the clock of the world the call stands in."""
+    """D-6: with or without a zone (then UTC), on the clock of the world the call stands in (S4-30)."""
     with virtual_time() as time:
         at = here.get().clock.now() + timedelta(seconds=90)
         value = FORMS[form](at)
@@ -955,7 +955,7 @@ def test_garbage_is_ignored_with_one_line_in_the_log(value, caplog):
 
 
 def test_garbage_never_shows_itself_in_the_log(caplog):
-    """S0-41, D-6: a header is the other side's text."""
+    """D-6: a header is the other side's text (S0-41)."""
     with caplog.at_level(logging.DEBUG, "outlast"):
         hint("password=hunter2")
     assert "hunter2" not in caplog.text
@@ -1008,12 +1008,12 @@ def test_a_hint_counts_with_every_status_that_is_retried():
     ],
 )
 def test_why_names_the_fact_that_decided(error, why):
-    """S0-35: a person reads it in notes and in `outlast classify`."""
+    """A person reads it in notes and in `outlast classify` (S0-35)."""
     assert classify(error).why == why
 
 
 def test_a_verdict_is_a_value():
-    """S0-32: equal, hashable, picklable, frozen."""
+    """Equal, hashable, picklable, frozen (S0-32)."""
     one, two = classify(HttpError(503)), classify(HttpError(503))
     assert one == two == pickle.loads(pickle.dumps(one))
     assert hash(one) == hash(two)

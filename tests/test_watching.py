@@ -52,7 +52,7 @@ def closing_hook(hook):
 
 
 def test_a_look_at_a_run_that_waits_for_everything(app):
-    """S3-05, S0-26: an open circuit with its next probe, a line at a limit, waiting retries, all at their stages, on the run's own clock."""
+    """An open circuit with its next probe, a line at a limit, waiting retries, all at their stages, on the run's own clock (S3-05, S0-26)."""
     limit = outlast.Limit("llm", concurrency=8, rates={"calls": outlast.Rate(6, per=60)})
     breaker = outlast.CircuitBreaker("shop", failure_threshold=2, reset_timeout=300)
     later = outlast.RetryPolicy(max_attempts=3, initial_delay=100, max_delay=None, jitter=0)
@@ -304,7 +304,7 @@ def test_what_a_watcher_sees_of_limits_and_breakers_is_a_value_too(app):
 
 
 def test_retries_before_a_checkpoint_are_counted(app):
-    """S3-05: the record of an item is written in parts, and none of them is forgotten."""
+    """The record of an item is written in parts, and none of them is forgotten (S3-05)."""
     failed, views = set(), []
 
     @outlast.stage(checkpoint=True)
@@ -329,7 +329,7 @@ def test_retries_before_a_checkpoint_are_counted(app):
 @pytest.mark.parametrize("on_item_error", ["dlq", "collect"])
 @pytest.mark.parametrize("sync", [False, True])
 def test_rows_that_a_sink_refuses_are_dead_in_the_picture_too(app, tmp_path, sync, on_item_error, batch):
-    """D-15, S3-05: a run that is watched ends as any other, its numbers are those of the books, and no success is told of what failed."""
+    """D-15: a run that is watched ends as any other, its numbers are those of the books, and no success is told of what failed (S3-05)."""
     place, views, told = tmp_path / "rows.db", [], []
     with closing(sqlite3.connect(place)) as table:
         table.execute("create table rows (id integer primary key, n integer check (n % 3 <> 1))")
@@ -422,7 +422,7 @@ def test_a_service_that_asks_for_a_pause_is_seen(app):
 
 
 def test_a_replay_begins_where_it_failed(app):
-    """S3-28, S4-23: the way of its items leads from the source to that stage, and the stages before have nothing to do with it."""
+    """The way of its items leads from the source to that stage, and the stages before have nothing to do with it (S3-28, S4-23)."""
     mended, views = [], []
 
     @outlast.stage
@@ -456,7 +456,7 @@ def test_a_replay_begins_where_it_failed(app):
 
 
 def test_a_display_that_breaks_does_not_break_the_run(app, caplog):
-    """S3-06: the run is worth more than its picture."""
+    """The run is worth more than its picture (S3-06)."""
 
     class Broken:
         every = 0.001
@@ -483,7 +483,7 @@ def test_a_display_that_breaks_does_not_break_the_run(app, caplog):
 
 
 def test_lines_become_rarer(capsys):
-    """S3-05: one after 5 s, after an hour one a minute: a log of a long run stays readable."""
+    """One after 5 s, after an hour one a minute: a log of a long run stays readable (S3-05)."""
     screen = Lines(keep=False)
     for second in range(4000):
         screen.show(Snapshot(pipeline="p", run_key="k", status="running", elapsed=float(second)))
@@ -492,7 +492,7 @@ def test_lines_become_rarer(capsys):
 
 
 def test_without_a_terminal_progress_is_lines_with_one_at_the_end(app, capsys):
-    """S3-05, S3-07: what it came to, in the same words."""
+    """What it came to, in the same words (S3-05, S3-07)."""
 
     @outlast.stage
     def same(item):
@@ -511,12 +511,12 @@ def test_without_a_terminal_progress_is_lines_with_one_at_the_end(app, capsys):
     ("source", "expected"), [([1, 2], 2), (range(5), 5), (iter([1]), None), ("nothing/*.jsonl", None), (object(), None)]
 )
 def test_how_many_there_are_is_asked_of_the_source(source, expected):
-    """S3-05: a list knows it, a stream does not, and of files that are not there nothing is promised."""
+    """A list knows it, a stream does not, and of files that are not there nothing is promised (S3-05)."""
     assert expected_items(source)() == expected
 
 
 def test_files_are_counted_beside_the_run(tmp_path):
-    """S3-05: packed ones too; until they are counted nobody knows."""
+    """Packed ones too; until they are counted nobody knows (S3-05)."""
     with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
         file.write("1\n2\n\n3\n")
     ask = expected_items(tmp_path / "in.jsonl.gz")
@@ -527,7 +527,7 @@ def test_files_are_counted_beside_the_run(tmp_path):
 
 
 def test_who_is_not_watched_pays_nothing(tmp_path):
-    """S3-05: no thread, no room of the display, no count of stages."""
+    """No thread, no room of the display, no count of stages (S3-05)."""
     program = """
 import sys, threading
 import outlast
@@ -586,7 +586,7 @@ RUN = 'pages.run("in.jsonl", run_key="today", item_key="id", sink="out.jsonl", p
 
 
 def test_progress_in_a_terminal_is_a_picture_that_stays(tmp_path):
-    """S3-05, S3-07: drawn in place, no line wraps, nothing moves; the last one says what the run came to."""
+    """Drawn in place, no line wraps, nothing moves; the last one says what the run came to (S3-05, S3-07)."""
     wrote(tmp_path, *["good"] * 20, "bad", "last", more=RUN)
     with Terminal("app.py", folder=tmp_path) as terminal:
         assert terminal.finish() == 0
@@ -613,7 +613,7 @@ def test_progress_in_a_terminal_is_a_picture_that_stays(tmp_path):
 
 
 def test_what_stages_print_goes_where_it_went(tmp_path):
-    """S3-05: above the picture in a terminal; a file that standard output leads to is left alone."""
+    """Above the picture in a terminal; a file that standard output leads to is left alone (S3-05)."""
     wrote(tmp_path, "good", "last", more='print("before")\n' + RUN + 'print("after")\n')
     program = (tmp_path / "app.py").read_text().replace('"last" and', '"last" and not print("printed") and')
     (tmp_path / "app.py").write_text(program)
@@ -655,7 +655,7 @@ assert logging.root.handlers[0].stream is sys.stderr is sys.__stderr__
 
 
 def test_what_is_logged_and_printed_stands_above_the_picture(tmp_path):
-    """S3-05: each line once and whole, also of a handler that was there before; afterwards everything goes where it went."""
+    """Each line once and whole, also of a handler that was there before; afterwards everything goes where it went (S3-05)."""
     (tmp_path / "talk.py").write_text(TALKATIVE)
     with Terminal("talk.py", folder=tmp_path, height=40) as terminal:
         assert terminal.finish() == 0
@@ -667,7 +667,7 @@ def test_what_is_logged_and_printed_stands_above_the_picture(tmp_path):
 
 
 def test_a_picture_that_breaks_gives_the_streams_back(app, monkeypatch):
-    """S3-06: who logs and prints afterwards is heard."""
+    """Who logs and prints afterwards is heard (S3-06)."""
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger("mine").addHandler(handler)
     before = (sys.stdout, sys.stderr)
@@ -724,7 +724,7 @@ def test_without_rich_a_terminal_gets_lines(tmp_path):
 
 
 def test_a_terminal_that_cannot_draw_gets_lines(tmp_path):
-    """S3-05: TERM=dumb, as in some editors."""
+    """TERM=dumb, as in some editors (S3-05)."""
     wrote(tmp_path, "good", more=RUN)
     with Terminal("app.py", folder=tmp_path, TERM="dumb") as terminal:
         assert terminal.finish() == 0
@@ -732,7 +732,7 @@ def test_a_terminal_that_cannot_draw_gets_lines(tmp_path):
 
 
 def test_replays_are_shown_too(tmp_path):
-    """S3-28, S4-23: from a shell and from Python; the way of their items begins at the stage that failed."""
+    """From a shell and from Python; the way of their items begins at the stage that failed (S3-28, S4-23)."""
     wrote(tmp_path, *["good"] * 9, "bad", more='if __name__ == "__main__":\n    ' + RUN)
     with Terminal("-m", "outlast.cli", "run", "app.py:pages", "--input", "in.jsonl", folder=tmp_path) as terminal:
         assert terminal.finish() == 0
@@ -750,7 +750,7 @@ def test_replays_are_shown_too(tmp_path):
 
 
 def test_reprocess_in_python_shows_its_progress(app, capsys):
-    """S3-28: as `run` does."""
+    """As `run` does (S3-28)."""
     mended = []
 
     @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))

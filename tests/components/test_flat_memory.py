@@ -59,7 +59,7 @@ print(json.dumps({"status": result.status, "succeeded": result.counts.succeeded,
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["frame", "parquet", "query"])
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path, request, kind):
-    """S3-39: ten times the rows, from a DataFrame to Parquet, from Parquet to gzip, from PostgreSQL to the store; a fixed margin."""
+    """Ten times the rows, from a DataFrame to Parquet, from Parquet to gzip, from PostgreSQL to the store; a fixed margin (S3-39)."""
     place = request.getfixturevalue("postgres").dsn if kind == "query" else str(tmp_path)
     grown = {}
     for count in (5_000, 50_000):
@@ -97,7 +97,7 @@ print(json.dumps({"status": result.status, "succeeded": result.counts.succeeded,
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["async", "sync", "store"])
 def test_memory_does_not_grow_with_the_size_of_the_outputs(tmp_path, kind):
-    """S3-39: what is finished and not on record is bounded in bytes, not in items: 220 outputs of a megabyte, made faster than they can be written."""
+    """What is finished and not on record is bounded in bytes, not in items: 220 outputs of a megabyte, made faster than they can be written (S3-39)."""
     command = [sys.executable, "-c", HEAVY, kind, str(tmp_path / "heavy.db")]
     said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     assert (said["status"], said["succeeded"]) == ("completed", 220)
@@ -136,7 +136,7 @@ def test_an_output_larger_than_all_the_room_passes(app, tmp_path, monkeypatch, s
 
 
 def test_no_attempt_begins_while_what_is_finished_fills_the_room(app, monkeypatch):
-    """S3-39: with a store that takes nothing, an async stage comes to a halt after what the room holds, and goes on when there is room."""
+    """With a store that takes nothing, an async stage comes to a halt after what the room holds, and goes on when there is room (S3-39)."""
     full, begun, at_the_halt = threading.Event(), [], []
 
     class Watched(Memory):

@@ -273,7 +273,7 @@ print(run.counts.succeeded)
 
 
 def test_every_output_is_there_once_whenever_the_process_was_killed(tmp_path):
-    """S3-02, C-28: a page that was written and not committed is taken away when the run goes on, and written again."""
+    """D-15, C-28: a page that was written and not committed is taken away when the run goes on, and written again."""
     (tmp_path / "paged.py").write_text(PAGES)
     (tmp_path / "program.py").write_text(PROGRAM)
     ends = []
@@ -347,7 +347,7 @@ class Failing(Sink):
 
 @pytest.mark.parametrize("at", ["look_for", "claim", "open"])
 def test_a_sink_that_fails_before_a_run_goes_on_fails_that_pass(tmp_path, at):
-    """S3-05: as when it fails later, the error knows the run, which stays as it was; a new run is refused."""
+    """As when it fails later, the error knows the run, which stays as it was; a new run is refused (S3-05)."""
     doubles = pipeline(tmp_path)
     with pytest.raises(PermissionError, match=f"no {at}"):
         doubles.run(range(3), run_key="k", sink=Failing(at), check=False)
@@ -365,7 +365,7 @@ def test_a_sink_that_fails_before_a_run_goes_on_fails_that_pass(tmp_path, at):
 
 
 def test_a_sink_that_cannot_be_closed_takes_no_result_away(tmp_path, caplog):
-    """S3-05: all is committed by then; the log says it."""
+    """All is committed by then; the log says it (S3-05)."""
     result = pipeline(tmp_path).run(range(3), run_key="k", sink=Failing("close"))
     assert (result.status, result.counts.succeeded) == ("completed", 3)
     assert "the sink could not be closed: PermissionError: no close" in caplog.text
@@ -392,7 +392,7 @@ class Picky(Sink):
 
 @pytest.mark.parametrize("at", ["write", "settle"])
 def test_a_sink_refuses_single_outputs(tmp_path, at):
-    """S3-05: it need not announce that; their items are dead letters, and the others are there."""
+    """It need not announce that; their items are dead letters, and the others are there (S3-05)."""
     run = pipeline(tmp_path).run(range(30), sink=Picky(at, {0: ValueError("not this one")}))
     assert (run.counts.succeeded, run.counts.dlq) == (29, 1)
     assert [item.error for item in run.items(status="dlq")] == ["double: ValueError: not this one"]
@@ -419,7 +419,7 @@ def test_a_sink_that_never_refuses_and_does_is_told(tmp_path, at):
 
 
 def test_a_replay_comes_home_to_an_address(tmp_path, names):
-    """S3-24: what is on record is the address, and the component opens it again."""
+    """D-25: what is on record is the address, and the component opens it again."""
     register_sink("paged", lambda address: Pages(address.partition("://")[2]))
     broken = {3}
 
@@ -439,7 +439,7 @@ def test_a_replay_comes_home_to_an_address(tmp_path, names):
 
 
 def test_a_replay_of_an_object_says_what_it_needs(tmp_path):
-    """S3-24: an object cannot be on record: it is given again."""
+    """D-25: an object cannot be on record: it is given again."""
     broken = {3}
 
     @outlast.stage(retry=None)
@@ -479,7 +479,7 @@ def mended(tmp_path, *runs, **options):
 
 
 def test_an_object_that_is_given_again_is_the_sink_of_its_run(tmp_path):
-    """S3-24: nothing that the run has committed goes, its counts change, and the next pass finds all of it."""
+    """D-25: nothing that the run has committed goes, its counts change, and the next pass finds all of it."""
     flaky = mended(tmp_path, ("k", Pages(tmp_path / "out")))
     flaky.reprocess(sink=Pages(tmp_path / "out"))
     assert written(tmp_path / "out") == [0, 2, 4, 6, 8]
@@ -489,7 +489,7 @@ def test_an_object_that_is_given_again_is_the_sink_of_its_run(tmp_path):
 
 
 def test_an_address_that_is_given_again_is_the_sink_of_its_run(tmp_path, names):
-    """S3-24: also one that the replay would have opened by itself."""
+    """D-25: also one that the replay would have opened by itself."""
     register_sink("paged", lambda address: Pages(address.partition("://")[2]))
     flaky = mended(tmp_path, ("k", f"paged://{tmp_path}/out"))
     flaky.reprocess(sink=f"paged://{tmp_path}/out")
@@ -498,7 +498,7 @@ def test_an_address_that_is_given_again_is_the_sink_of_its_run(tmp_path, names):
 
 
 def test_a_command_is_only_proposed_where_one_can_do_it(tmp_path):
-    """S3-24: the sink of a run that is an object must be given again, which only a program can."""
+    """D-25: the sink of a run that is an object must be given again, which only a program can."""
     flaky = mended(tmp_path, ("k", Pages(tmp_path / "out")), ("file", tmp_path / "out.jsonl"))
     views = Views(flaky.app.store)
     runs = [flaky.app.store.find_run("fragile", key) for key in ("k", "file")]
@@ -509,7 +509,7 @@ def test_a_command_is_only_proposed_where_one_can_do_it(tmp_path):
 
 
 def test_only_the_runs_that_have_the_sink_get_their_letters_into_it(tmp_path):
-    """S3-24: the others come home to their own sinks, and those that cannot stay open with the reason."""
+    """D-25: the others come home to their own sinks, and those that cannot stay open with the reason."""
     one, two = Pages(tmp_path / "one"), Pages(tmp_path / "two")
     flaky = mended(tmp_path, ("a", one), ("b", two), ("c", tmp_path / "c.jsonl"))
     run = flaky.reprocess(sink=Pages(tmp_path / "one"), check=False)
@@ -540,7 +540,7 @@ class Shared(Sink):
 
 
 def test_runs_with_one_sink_have_it_one_after_the_other(tmp_path):
-    """S3-24: one object is open for one run at a time, at what that one has committed."""
+    """D-25: one object is open for one run at a time, at what that one has committed."""
     flaky = mended(tmp_path, ("a", Shared()), ("b", Shared()))
     flaky.reprocess(sink=Shared())
     assert sorted(map(sorted, Shared.rows.values())) == [[0, 2, 4, 6, 8], [20, 22, 24, 26, 28]]

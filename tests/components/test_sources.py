@@ -51,7 +51,7 @@ def lines(rows):
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".ndjson.zst", ".json.GZ", ".csv.gz", ".tsv.zst"])
 def test_compressed_lines_are_read_as_plain_ones_are(app, tmp_path, ending):
-    """S3-39: gzip and zstd, JSON Lines and tables; also files of several members, and the display knows how many items there are."""
+    """Gzip and zstd, JSON Lines and tables; also files of several members, and the display knows how many items there are (S3-39)."""
     mark = "\t" if "tsv" in ending else ","
     table = ("id" + mark + "text\n" + "".join(f"{row['id']}{mark}{row['text']}\n" for row in ROWS)).encode()
     data = table if "sv" in ending else lines(ROWS)
@@ -104,7 +104,7 @@ def test_one_array_over_many_lines_is_said_to_be_none(app, tmp_path):
 
 
 def test_parquet_files_are_read_with_others_in_the_order_of_their_names(app, tmp_path):
-    """S3-39: part files of different formats and schemas under one pattern."""
+    """Part files of different formats and schemas under one pattern (S3-39)."""
     pq.write_table(pa.Table.from_pylist(ROWS[:1500]), tmp_path / "a.parquet", row_group_size=400)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(ROWS[1500:2000])))
     pq.write_table(pa.Table.from_pylist([row | {"more": 1.5} for row in ROWS[2000:]]), tmp_path / "c.pq")
@@ -254,7 +254,7 @@ def test_nanoseconds_are_cut_the_same_way_with_and_without_pandas():
 
 
 def test_frames_of_pandas_and_polars_and_relations_of_duckdb_are_sources(app):
-    """S3-39: rows are dicts; an index without a name is left out, one with a name is a column; NaN of pandas is missing, NaN of polars is NaN."""
+    """Rows are dicts; an index without a name is left out, one with a name is a column; NaN of pandas is missing, NaN of polars is NaN (S3-39)."""
     frame = pd.DataFrame({"n": [1.5, math.nan], "text": ["a", None], "kind": pd.Categorical(["u", "v"])}, index=[7, 9])
     wanted = [{"n": 1.5, "text": "a", "kind": "u"}, {"n": None, "text": None, "kind": "v"}]
     assert outputs(app, frame) == wanted
@@ -338,7 +338,7 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):
 
 
 def test_datasets_are_sources_whole_and_streamed(app, tmp_path):
-    """S3-39: a Dataset, and an IterableDataset from files and from a generator; several splits are not guessed at."""
+    """A Dataset, and an IterableDataset from files and from a generator; several splits are not guessed at (S3-39)."""
     import datasets  # of all that is read here the one that takes seconds to load
 
     whole = datasets.Dataset.from_dict({"id": list(range(1500)), "text": ["é"] * 1500})

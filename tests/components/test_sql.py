@@ -112,7 +112,7 @@ def read(query):
 
 
 def test_a_query_is_a_source_of_dicts(app, database):
-    """S3-39: rows in chunks, with parameters in the driver's style, and a resume that does nothing again."""
+    """Rows in chunks, with parameters in the driver's style, and a resume that does nothing again (S3-39)."""
     database.fill(2500)
     mark = "?" if database.kind == "sqlite" else "%s"
     query = outlast.Query(

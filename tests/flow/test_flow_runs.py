@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import outlast
+from outlast.kernel.clock import roll_for
 from outlast.testing import capture_events, virtual_time
 
 COUNTING = """\
@@ -105,7 +106,7 @@ steps:
 
 
 def test_a_step_is_tried_again_as_its_policy_says(steps, app):
-    """S0-01, S0-02, S0-10, S0-33, S0-34, S0-35, S0-37: exact waits, every attempt on record with what followed it, and told."""
+    """S0-01, S0-02, S0-10, S0-33, S0-34, S0-35, S0-36, S0-37: exact waits, every attempt on record with what followed it, and told."""
     flow = steps.load(FLAKY)
     with virtual_time() as time, capture_events() as events:
         result = flow.run(run_key="a", app=app)
@@ -123,6 +124,20 @@ def test_a_step_is_tried_again_as_its_policy_says(steps, app):
     ]
     stored = [row.name for row in app.store.events(run=result.id)]
     assert stored == ["run_started", "step_retry_attempt", "step_retry_attempt", "step_success", "run_finished"]
+
+
+def test_the_waits_of_a_flow_follow_from_the_id_of_its_run(steps, sqlite_app):
+    """C-06, S0-32: run, step and attempt decide each of them, so that a run can be worked out again; another run has others."""
+    text = FLAKY.replace("jitter: 0", "jitter: 0.5")
+    policy = outlast.RetryPolicy(max_attempts=3, jitter=0.5)
+    drawn = []
+    for key in "ab":
+        with virtual_time() as time:
+            result = steps.load(text).run(run_key=key, app=sqlite_app)
+        drawn.append(time.sleeps)
+        assert time.sleeps == [policy.delay(number, roll_for(result.id, 1, "ask", "do", number)) for number in (1, 2)]
+        steps.namespace().calls.clear()
+    assert drawn[0] != drawn[1]
 
 
 def test_the_last_error_is_raised_when_attempts_run_out(steps, app):
@@ -223,6 +238,28 @@ def test_what_was_done_is_undone_in_reverse_order(steps, app):
     assert "undone: second, first" in result.why or "undone: first, second" in result.why
     # What is undone has no outputs any more.
     assert dict(result["first"].outputs) == {}
+
+
+def test_nothing_is_undone_before_all_retries_are_used_up(steps, app):
+    """S0-24: a step that succeeds at its last attempt leaves everything done; after its last failure what declares it is undone, and nothing else."""
+    retried = 'config: {call: "MODULE:LAST"}\n    retry: {max_attempts: 3, jitter: 0, on_errors: [network_error]}'
+    text = SAGA.replace('config: {call: "MODULE:LAST"}', retried).replace("UNDO", "give")
+    taken = ["take first", "take second", "take third"]
+    with virtual_time() as time, capture_events() as events:
+        good = steps.load(text.replace("LAST", "flaky")).run(run_key="a", app=app)
+    assert (good.status, good.compensation, time.sleeps) == ("completed", "none", [1.0, 2.0])
+    assert steps.namespace().calls == [*taken, "flaky", "flaky", "flaky"]
+    assert "compensation_triggered" not in names(events)
+    steps.namespace().calls.clear()
+    with virtual_time() as time, capture_events() as events:
+        bad = steps.load(text.replace("LAST", "dropped")).run(run_key="b", app=app, check=False)
+    assert (bad.status, bad.compensation, time.sleeps) == ("failed", "completed", [1.0, 2.0])
+    assert steps.namespace().calls == [*taken, "dropped", "dropped", "dropped", "give second-1", "give first-1"]
+    told = [name for name in names(events) if name.startswith(("step_retry", "compensation_triggered"))]
+    assert told == [
+        *("step_retry_attempt", "step_retry_attempt", "step_retry_exhausted"),
+        *("compensation_triggered", "compensation_triggered"),
+    ]
 
 
 def test_what_cannot_be_undone_keeps_nothing_else_from_it(steps, app):

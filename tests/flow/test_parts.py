@@ -77,7 +77,7 @@ def test_a_step_that_says_nothing_makes_one_attempt(app):
 
 
 def test_what_undoes_a_step_has_attempts_and_time_only(app):
-    """S0-21: neither the circuit nor the limit of the step, and the same isolation."""
+    """Neither the circuit nor the limit of the step, and the same isolation (S0-21)."""
     guard = guard_of(step_of(FULL), what="compensation", home=app)
     assert (guard.name, guard.retry.max_attempts, guard.timeout, guard.isolation) == ("a.compensate", 2, 3.0, "thread")
     assert (guard.total_timeout, guard.breaker, guard.limit, guard.retry_budget) == (None, None, None, None)

@@ -55,7 +55,7 @@ def shape(end):
 
 
 def test_a_job_that_returned_has_succeeded():
-    """S1-17: with its result, under the token of its claim and the number of its attempt."""
+    """With its result, under the token of its claim and the number of its attempt."""
     end = succeeded(job(made=3), WHEN, b"r", 60_000_000)
     assert (end.id, end.token, end.number, end.result, end.unique_for_us) == (17, 5, 3, b"r", 60_000_000)
     assert shape(end) == ("succeeded", "succeeded", 0.0, True, None)

@@ -291,7 +291,7 @@ def test_errors_of_different_clients_have_one_class_on_record(app):
 
 
 def test_every_job_has_the_schedule_unless_it_says_otherwise(app):
-    """S1-02, S1-03, S1-04..S1-07, S1-16: four attempts, 30, 120 and 480 s apart, each varied by a fifth, then failed."""
+    """S1-02, S1-03, S1-04, S1-05, S1-06, S1-07, S1-16: four attempts, 30, 120 and 480 s apart, each varied by a fifth, then failed."""
 
     @app.job
     def one(n: int) -> None:

@@ -49,7 +49,7 @@ def rows_of(result, seq):
 
 @both
 def test_a_batch_stage_gets_lists_and_each_item_goes_on_by_itself(sync):
-    """S3-01: full lists as long as items come, the rest at the end, each output to its own item, each attempt on record."""
+    """Full lists as long as items come, the rest at the end, each output to its own item, each attempt on record (S3-01)."""
     sizes = []
 
     def double(items):
@@ -118,7 +118,7 @@ def test_in_virtual_time_a_batch_lingers_fifty_milliseconds_and_no_longer(sync):
 
 @both
 def test_one_place_in_the_list_speaks_for_one_item_alone(sync):
-    """S3-01, S3-05: an exception, Skip, Snooze or Degraded in the list concerns its own item; the failed one is tried again on its own account."""
+    """An exception, Skip, Snooze or Degraded in the list concerns its own item; the failed one is tried again on its own account (S3-05) (S3-01)."""
     calls = []
 
     def work(items):
@@ -238,7 +238,7 @@ def test_a_batch_that_fails_as_a_whole_waits_and_is_tried_again_as_a_whole(sync)
 @both
 @pytest.mark.parametrize("size", [2, 7, 64])
 def test_one_bad_item_is_found_by_halves_at_once_and_costs_nobody_an_attempt(sync, size):
-    """S3-06: about two calls for each halving, no wait, no charge; the others succeed although they have only one attempt."""
+    """About two calls for each halving, no wait, no charge; the others succeed although they have only one attempt (S3-06)."""
     for bad in {0, size // 2, size - 1}:
         calls = []
 
@@ -692,7 +692,7 @@ def test_repairs_change_one_items_input(sync):
 
 @both
 def test_a_batch_stage_has_checkpoints_resumes_and_replays_item_by_item(app, sync):
-    """S3-07, S3-09: what is on record is not done again, and the dead letter of an item has that item's own input."""
+    """D-15: what is on record is not done again, and the dead letter of an item has that item's own input."""
     embedded, broken = [], {3}
 
     def embed(items):

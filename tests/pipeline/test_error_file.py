@@ -135,7 +135,7 @@ def test_a_masked_row_is_json(tmp_path):
 
 @pytest.mark.parametrize("on_item_error", ["dlq", "collect"])
 def test_line_of_a_source_file_that_cannot_be_read_is_in_it(app, tmp_path, on_item_error):
-    """S2-22: with the file's name and line, and the text as it stands there."""
+    """With the file's name and line, and the text as it stands there (S2-22)."""
     source = tmp_path / "in.csv"
     source.write_text("plan_code,report_date,scale\nP-1,202501,1\nP-2,202501\nP-3,x,1\n")
     result = pipeline(CLEAN, app=app).run(source, on_item_error=on_item_error)
@@ -147,7 +147,7 @@ def test_line_of_a_source_file_that_cannot_be_read_is_in_it(app, tmp_path, on_it
 
 
 def test_resumed_run_adds_what_is_new_and_repeats_nothing(app, tmp_path):
-    """S2-22: written after each pass, the file has every error once."""
+    """Written after each pass, the file has every error once (S2-22)."""
     wanted = pipeline(CLEAN, app=app)
 
     def broken():
@@ -167,7 +167,7 @@ def test_resumed_run_adds_what_is_new_and_repeats_nothing(app, tmp_path):
 
 
 def test_replay_that_fails_again_has_its_errors_too(app):
-    """S2-22: dead letters of a replay are those of the first run, but what was wrong this time is told."""
+    """Dead letters of a replay are those of the first run, but what was wrong this time is told (S2-22)."""
     wanted = pipeline(CLEAN, app=app)
     wanted.run(ROWS)
     again = wanted.reprocess()
@@ -233,7 +233,7 @@ def test_values_are_stored_through_the_codec_of_the_app(tmp_path):
 
 
 def test_credentials_are_masked_unless_they_are_to_be_revealed(tmp_path):
-    """S2-24: the value is the user's own and is shown, but what looks like a credential does not leave by accident."""
+    """The value is the user's own and is shown, but what looks like a credential does not leave by accident (S2-24)."""
     rows = [{"plan_code": "", "report_date": "202501", "scale": 1, "password": "hunter2000"}]
     result = testing.run(pipeline(CLEAN), rows)
     result.write_errors(tmp_path / "masked.csv")
@@ -252,7 +252,7 @@ def append_many(path, run, count):
 
 
 def test_processes_take_turns(tmp_path):
-    """S2-22: three write at the same time: one header, no line lost, none torn."""
+    """Three write at the same time: one header, no line lost, none torn (S2-22)."""
     path = tmp_path / "e.csv"
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=append_many, args=(path, run, 40)) for run in "abc"]
@@ -265,7 +265,7 @@ def test_processes_take_turns(tmp_path):
 
 
 def test_half_a_line_that_a_crash_has_left_is_taken_away(tmp_path):
-    """S2-22: wherever the last write was cut, the next one leaves a whole file with every line once."""
+    """Wherever the last write was cut, the next one leaves a whole file with every line once (S2-22)."""
     path = tmp_path / "e.csv"
     lines = [line(row_index=0), line(row_index=1, message='a "quoted"\nline', raw_row={"a": 'x"\r\ny'})]
     append_errors(path, lines)
@@ -296,7 +296,7 @@ def test_file_of_something_else_is_not_touched(tmp_path):
 
 
 def test_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
-    """S2-22: an error on the way is raised, and nothing half is left."""
+    """An error on the way is raised, and nothing half is left (S2-22)."""
     path = tmp_path / "e.csv"
     append_errors(path, [line()])
     before = path.read_bytes()
@@ -340,7 +340,7 @@ def runs(cell):
 
 @tables.table("text", CORPUS)
 def test_no_cell_is_a_formula_however_the_file_is_split(tmp_path, text):
-    """S2-22: as value, message, key, field and inside of the row; read with commas, semicolons, tabs, and by pandas."""
+    """As value, message, key, field and inside of the row; read with commas, semicolons, tabs, and by pandas (S2-22)."""
     path = tmp_path / "e.csv"
     path.unlink(missing_ok=True)
     found = line(
@@ -361,7 +361,7 @@ def test_no_cell_is_a_formula_however_the_file_is_split(tmp_path, text):
 
 @tables.table("text", ["-5", "+5", "-5.25", "-1,234.5", "-1e-3", "+.5", "5", "-0"])
 def test_number_stays_a_number(text):
-    """S2-22: a minus alone makes no formula."""
+    """A minus alone makes no formula (S2-22)."""
     assert defused(text) == text
 
 
@@ -372,7 +372,7 @@ texts = st.text(alphabet=st.characters(blacklist_categories=()), max_size=40) | 
 
 @given(texts)
 def test_whatever_stands_in_a_cell_is_defused_and_readable(text):
-    """S2-22: no cell runs, and nothing but apostrophes was added."""
+    """No cell runs, and nothing but apostrophes was added (S2-22)."""
     cell = defused(text)
     assert not runs(cell)
     assert cell.replace("'", "") == text.replace("'", "")
@@ -380,7 +380,7 @@ def test_whatever_stands_in_a_cell_is_defused_and_readable(text):
 
 @given(texts, texts)
 def test_what_is_written_comes_back(tmp_path_factory, text, other):
-    """S2-22: quotes, newlines and separators survive; only what nobody can see is written out."""
+    """Quotes, newlines and separators survive; only what nobody can see is written out (S2-22)."""
     path = tmp_path_factory.mktemp("csv") / "e.csv"
     found = line(message=text, original_value=other, raw_row={"a": text, "b": [other]})
     assert append_errors(path, [found], reveal=True) == 1

@@ -81,7 +81,7 @@ def shell(app, *arguments):
 
 
 def test_why_there_was_no_further_attempt_is_on_record(app):
-    """S3-21: with the item, its dead letter and its last attempt, each reason told apart; earlier attempts and other items have none."""
+    """S3-05, S3-21: with the item, its dead letter and its last attempt, each reason told apart; earlier attempts and other items have none."""
     for reason, work, options, attempts in CASES:
         stage = outlast.stage(**options)(work)
         for how in ("dlq", "collect"):

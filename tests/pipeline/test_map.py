@@ -71,7 +71,7 @@ def test_each_item_is_told(kind):
 
 @both
 def test_a_guard_protects_each_call(kind):
-    """S4-25: retries of one item do not disturb the others, in virtual time too."""
+    """Retries of one item do not disturb the others, in virtual time too (S4-25)."""
     tried = []
 
     def flaky(item):

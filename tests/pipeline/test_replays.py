@@ -523,7 +523,7 @@ def test_a_replay_that_is_paused_counts_the_untried_that_have_ended(sqlite_app, 
 
 
 def test_a_canary_that_fails_stops_the_rest_also_behind_letters_that_cannot_be_tried(app, tmp_path):
-    """S3-27: what takes the place of an untried letter is a canary as well."""
+    """What takes the place of an untried letter is a canary as well (S3-27)."""
     mill = Mill(app)
     mill.fail(range(6), bad=range(5), run_key="a", sink=tmp_path / "a.jsonl")
     mill.fail(range(10, 36), bad=range(10, 35), run_key="b", sink=tmp_path / "b.jsonl")
@@ -751,7 +751,7 @@ def test_a_replay_that_is_interrupted_says_so_and_goes_on(sqlite_app, door):
 
 
 def test_what_holds_items_is_for_its_owner_alone(sqlite_app, tmp_path, monkeypatch):
-    """S0-41: reports, error files and spools are 0600, the folders that are made for them 0700."""
+    """Reports, error files and spools are 0600, the folders that are made for them 0700 (S0-41)."""
     monkeypatch.chdir(tmp_path)
     before = os.umask(0)
     try:

@@ -72,7 +72,7 @@ def test_function_of_a_row_is_a_step(step):
 
 
 def test_anything_with_apply_is_a_step_and_one_that_awaits_makes_the_stage_async():
-    """S2-23: steps need not inherit; sync and async ones mix."""
+    """Steps need not inherit; sync and async ones mix (S2-23)."""
 
     class Looked:
         name = "looked up"
@@ -86,7 +86,7 @@ def test_anything_with_apply_is_a_step_and_one_that_awaits_makes_the_stage_async
 
 
 def test_step_is_called_by_its_class_or_as_it_says():
-    """S2-23: a name may be given on the class, in __init__ or by a property; records and messages use it."""
+    """A name may be given on the class, in __init__ or by a property; records and messages use it (S2-23)."""
 
     class Plain(outlast.RowTransformStep):
         def apply(self, row, context):
@@ -162,7 +162,7 @@ def test_steps_work_on_a_copy_of_the_row():
 
 
 def test_dead_letter_keeps_the_row_as_it_came_in():
-    """S2-22: what is mended is the source, so the record has the row before any step."""
+    """What is mended is the source, so the record has the row before any step (S2-22)."""
 
     def spoil(row):
         row["tags"].append("b")
@@ -222,7 +222,7 @@ def test_errors_fail_the_row_once_and_for_all_with_all_of_them():
 
 
 def test_failed_row_reaches_neither_the_next_stage_nor_the_output():
-    """C-17, S2-22: of ten rows three are wrong, seven come out, and the next stage sees seven."""
+    """C-17: of ten rows three are wrong, seven come out, and the next stage sees seven (S2-22)."""
     seen = []
 
     @outlast.stage
@@ -290,7 +290,7 @@ def test_a_step_that_fails_because_the_row_is_wrong_hides_no_error():
 
 
 def test_sentences_and_values_are_errors_alike():
-    """S2-23: a sentence in the usual form says which field it is about."""
+    """A sentence in the usual form says which field it is about (S2-23)."""
 
     def check(row):
         return outlast.StepResult(row, errors=["Field 'scale': Too odd", RowError("No", "b", "own"), "Anything"])
@@ -351,7 +351,7 @@ def test_invalid_row_can_travel():
 
 
 def test_retriable_error_inside_a_step_is_retried_by_the_stage():
-    """S2-23: a lookup that fails twice is tried again with the row as it came in, and what was cleansed is warned about once."""
+    """A lookup that fails twice is tried again with the row as it came in, and what was cleansed is warned about once (S2-23)."""
     calls = []
 
     def look_up(row):
@@ -368,7 +368,7 @@ def test_retriable_error_inside_a_step_is_retried_by_the_stage():
 
 
 def test_lookup_that_keeps_failing_ends_as_any_stage_does():
-    """S2-23: retries are bounded by the policy of the stage, and the error is the lookup's own."""
+    """Retries are bounded by the policy of the stage, and the error is the lookup's own (S2-23)."""
 
     def look_up(row):
         raise TimeoutError("no answer")

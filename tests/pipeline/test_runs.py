@@ -40,7 +40,7 @@ def counted(seen, **options):
 
 
 def test_a_source_may_be_files_with_broken_lines(app, tmp_path):
-    """JSON Lines and CSV, one or many; a line that cannot be read is a dead letter of the source and stops nobody (S3-03, S3-38)."""
+    """S3-03, S3-38: JSON Lines and CSV, one or many; a line that cannot be read is a dead letter of the source and stops nobody."""
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n\nnot json\n{"n": 2}\n')
     (tmp_path / "b.jsonl").write_text('{"n": 3}')
     seen = []
@@ -479,11 +479,28 @@ def test_a_failed_run_raises_with_its_result_unless_asked_not_to(app):
 
 
 def test_audit_may_be_of_failures_only(app):
-    """C-27, S3-35: one transaction for many items; rows of attempts that succeeded at once can be left out."""
+    """C-27, S3-35: rows of attempts that succeeded at once can be left out."""
     pipeline = outlast.Pipeline("p", counted([]), app=app)
     full, small = pipeline.run(range(10)), pipeline.run(range(10), audit="failures")
     assert len(app.store.attempts(full._number)) == 10
     assert app.store.attempts(small._number) == []
+
+
+def test_thirty_thousand_attempts_are_no_thirty_thousand_transactions(app):
+    """C-27, S3-35: here of a thousand items with three attempts each: every attempt is a row, and a transaction has many of them."""
+    retry = outlast.RetryPolicy(max_attempts=3, initial_delay=0, jitter=0)
+
+    @outlast.stage(retry=retry, concurrency=64)
+    async def work(item):
+        if outlast.current().attempt < 3:
+            raise ConnectionResetError("not yet")
+        return item
+
+    before = app.store._database.writes
+    result = outlast.Pipeline("p", work, app=app).run(range(1000))
+    written = app.store._database.writes - before
+    assert len(app.store.attempts(result._number, limit=5000)) == 3000
+    assert written < 300
 
 
 def test_dead_letters_are_reprocessed_from_the_stage_that_failed(app):

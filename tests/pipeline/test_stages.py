@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from unittest.mock import AsyncMock, MagicMock, Mock, create_autospec
 
 import pytest
@@ -156,8 +157,54 @@ def test_one_bad_item_becomes_a_dead_letter_and_stops_nobody(sync):
     )
     assert result._decode(letter.payload) == 3
     told = [event for event in events if event.name == "dead_letter_enqueue"]
-    assert [(event.pipeline, event.step_id, event.error, event.letter_id) for event in told] == [
-        ("p", "check", "no threes", letter.id)
+    assert [(event.item_id, event.pipeline, event.step_id, event.error, event.letter_id) for event in told] == [
+        (letter.item_key, "p", "check", "no threes", letter.id)
+    ]
+
+
+@both
+def test_each_stage_has_attempts_and_waits_of_its_own(sync):
+    """S3-04: what one stage is allowed says nothing of the next; a filter is asked once, a model as often as it was said."""
+
+    def filtered(item):
+        if item == "odd":
+            raise ConnectionResetError("odd")
+        return item
+
+    def ask(item):
+        raise ConnectionResetError(item)
+
+    once = made(filtered, sync=sync, retry=outlast.RetryPolicy(max_attempts=1))
+    patient = outlast.RetryPolicy(max_attempts=4, backoff="linear", initial_delay=10, jitter=0)
+    with virtual_time():
+        result = trial(outlast.Pipeline("p", once, made(ask, sync=sync, retry=patient)), ["odd", "even"])
+    rows = result._store().attempts(result._number)
+    assert [
+        (row.seq, row.stage, row.number, row.outcome, row.delay_us) for row in sorted(rows, key=attrgetter("seq"))
+    ] == [
+        (0, 0, 1, "failed", None),
+        (1, 0, 1, "success", None),
+        (1, 1, 1, "retrying", 10_000_000),
+        (1, 1, 2, "retrying", 20_000_000),
+        (1, 1, 3, "retrying", 30_000_000),
+        (1, 1, 4, "failed", None),
+    ]
+
+
+def test_a_run_counts_what_became_of_its_items(app):
+    """S3-07: total, succeeded, failed and dead letters, of what was read; failed are those that are collected and put aside nowhere."""
+
+    @outlast.stage
+    async def check(item):
+        if item % 5 == 0:
+            raise ValueError("no fives")
+        return item
+
+    pipeline = outlast.Pipeline("p", check, app=app, min_success_rate=0.5)
+    ended = [pipeline.run(range(20), on_item_error=how) for how in ("dlq", "collect")]
+    assert [result.counts for result in ended] == [
+        outlast.Counts(total=20, succeeded=16, dlq=4, source_exhausted=True),
+        outlast.Counts(total=20, succeeded=16, failed=4, source_exhausted=True),
     ]
 
 

@@ -9,8 +9,9 @@ import threading
 import pytest
 
 import outlast
+from outlast.kernel.clock import here
 from outlast.pipeline.record.books import Accounting, Bounds
-from outlast.testing import capture_events
+from outlast.testing import capture_events, virtual_time
 from outlast.testing import run as trial
 
 
@@ -74,7 +75,7 @@ def test_failures_are_counted_from_the_beginning_and_not_by_interval():
 
 
 def test_the_budget_is_strict_and_waits_for_its_interval():
-    """C-16, D-14: exactly the budget is allowed; a smaller sample than the interval says nothing."""
+    """C-16, D-14, S3-29: exactly the budget is allowed; a smaller sample than the interval says nothing."""
     assert trial(failing(0.10), range(3000)).reason is None
     assert trial(failing(0.11, failure_check_interval=100), itertools.count()).reason == "failure_budget_exceeded"
     assert trial(failing(0.5), range(900)).status == "partial_success"
@@ -261,7 +262,7 @@ def test_waits_after_refusals_grow_to_the_policys_longest():
 
 
 def test_an_error_that_no_item_survives_stops_at_once():
-    """Bad credentials: nothing more is read, what waits is given back, the run failed."""
+    """S3-32: bad credentials: nothing more is read, what waits is given back, the run failed."""
 
     @outlast.stage(concurrency=4)
     async def work(item):
@@ -292,6 +293,27 @@ def test_an_open_circuit_is_waited_for_off_the_slot_and_costs_no_attempt():
     rows = [row for row in result._store().attempts(result._number) if row.outcome != "success"]
     assert len(rows) == 4
     assert breaker.state == "closed"
+
+
+def test_five_failures_leave_a_service_alone_for_a_minute():
+    """S3-34: the fifth in a row is the last call for 60 s; then one probe after the other, and no item is lost."""
+    asked = []
+
+    @outlast.stage(
+        guard=outlast.Guard("svc", retry=outlast.presets.stage, breaker=outlast.CircuitBreaker("minute")), concurrency=1
+    )
+    async def work(item):
+        asked.append(here.get().clock.time.now)
+        if asked[-1] < 60:
+            raise Unavailable("down")
+        return item
+
+    with virtual_time(seed=1):
+        result = trial(outlast.Pipeline("p", work), range(20))
+    assert (result.status, result.counts.succeeded) == ("completed", 20)
+    early, late = [at for at in asked if at < 60], [at for at in asked if at >= 60]
+    assert (len(early), len(late)) == (5, 20)
+    assert late[0] == early[-1] + 60
 
 
 def test_three_failed_rounds_of_probes_stop_the_run_and_leave_items_pending():
@@ -407,7 +429,7 @@ def test_thresholds_name_the_end():
 
 
 def test_a_low_success_rate_may_be_asked_for_alone(app):
-    """C-17: the rate for a partial success follows it down; one that is written and lies above it is refused."""
+    """C-15, S3-08: the rate for a partial success follows it down; one that is written and lies above it is refused."""
 
     @outlast.stage(retry=None)
     async def work(n):

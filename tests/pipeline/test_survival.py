@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
+import random
 import sqlite3
 import urllib.error
 import urllib.request
+from collections import Counter
 
 import pytest
 
 import outlast
+from outlast.testing import run as trial
 from outlast.testing import virtual_time
 from servers.http import MisbehavingServer
 
@@ -226,3 +230,44 @@ def test_a_change_of_folder_moves_neither_store_nor_source_nor_sinks(tmp_path, m
     written = (len((here / "o.jsonl").read_text().splitlines()), db.execute("select count(*) from target").fetchone())
     db.close()
     assert (written, (here / "o.parquet").exists(), list(away.iterdir())) == ((600, (2,)), True, [])
+
+
+class TooManyRequests(Exception):
+    status_code = 429
+
+
+def flaky(fails, **options):
+    """A pipeline of one stage that is refused wherever this says so of an item and an attempt; three attempts."""
+
+    @outlast.stage(retry=outlast.presets.stage, concurrency=50)
+    async def ask(item):
+        if fails(item, outlast.current().attempt):
+            raise TooManyRequests
+        return item
+
+    return lenient("flaky", ask, **options)
+
+
+def test_three_attempts_outlast_a_service_that_refuses_every_second_call_seven_times_of_eight():
+    """S3-36: each of the eight ways that three coins fall as often as any other: 87.5 of 100 succeed, no more."""
+    result = trial(flaky(lambda item, attempt: item >> (attempt - 1) & 1), range(800))
+    assert (result.counts.succeeded, result.counts.dlq) == (700, 100)
+    rows = result._store().attempts(result._number, limit=5000)
+    assert Counter(row.number for row in rows if row.outcome == "success") == {1: 400, 2: 200, 3: 100}
+    assert {row.error_class for row in rows if row.outcome != "success"} == {"rate_limited"}
+
+
+def test_ninety_of_a_hundred_are_too_much_to_ask_of_a_service_that_refuses_every_second_call():
+    """S3-36: with 100 items and coins that are thrown; 87.5 are to be expected, and 90 come in about a quarter of all runs."""
+
+    def succeeded(seed):
+        def refused(item, attempt):
+            return random.Random(f"{seed} {item} {attempt}").random() < 0.5
+
+        return trial(flaky(refused), range(100)).counts.succeeded
+
+    found = [succeeded(seed) for seed in range(20)]
+    assert 86 < sum(found) / len(found) < 89
+    assert 0 < sum(number >= 90 for number in found) < len(found) / 2
+    chance = sum(math.comb(100, number) * 7**number for number in range(90, 101)) / 8**100
+    assert round(chance, 2) == 0.28

@@ -67,7 +67,7 @@ def failing(times, error):
     ids=["backoff", "hint"],
 )
 def test_a_retry_says_whether_it_was_backoff_or_the_services_own_wish(sync, error, expected):
-    """S3-22: the wait before each attempt is on record with its reason."""
+    """The wait before each attempt is on record with its reason (S3-22)."""
     result = trial(outlast.Pipeline("p", made(failing(2, error), sync=sync, retry=STEADY)), ["a"])
     assert result.status == "completed"
     assert waits(result) == expected
@@ -158,7 +158,7 @@ def test_waiting_for_a_checkpoint_is_a_reason_and_a_first_stage_has_none(sync):
 
 
 def test_an_item_that_ends_while_it_waits_has_its_last_wait_on_its_own_row():
-    """S3-22: no attempt follows, and the wait is not lost."""
+    """No attempt follows, and the wait is not lost (S3-22)."""
     limit = outlast.Limit("vendor", rates={"calls": outlast.Rate(1, per=100)}, max_wait=30)
 
     @outlast.stage(guard=outlast.Guard("g", retry=STEADY, limit=limit), concurrency=4)

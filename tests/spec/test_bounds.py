@@ -186,7 +186,7 @@ LIMIT = st.fixed_dictionaries(
 @settings(max_examples=100, phases=QUICK)
 @given(RETRY, TIMEOUT, ATTEMPTS, ROLLS, LIMIT)
 def test_no_attempt_begins_later_than_the_manifest_says_behind_a_limit(retry, timeout, attempts, roll, limit):
-    """S0-31, C-19: what an attempt stands in line for counts, before the first one too."""
+    """C-19: what an attempt stands in line for counts, before the first one too (S0-31)."""
     _, step = compiled(retry, timeout, limit=limit)
     seen = observed(step, attempts, roll)
     for began, row in zip(seen.began[1:], step.timing["delays"], strict=False):
@@ -198,7 +198,7 @@ def test_no_attempt_begins_later_than_the_manifest_says_behind_a_limit(retry, ti
 
 
 def test_what_an_attempt_stands_in_line_for_is_in_its_latest_start():
-    """S0-31, C-19: one call in 5 s, and attempts that fail at once."""
+    """C-19: one call in 5 s, and attempts that fail at once (S0-31)."""
     retry = {"max_attempts": 3, "initial_delay_ms": 100, "multiplier": 1, "jitter": 0, "max_retry_after_ms": 0}
     limit = {"rates": {"calls": {"amount": 1, "per_ms": 5000}}, "max_wait_ms": 6000}
     _, step = compiled(retry, {"step_ms": 1000}, limit=limit)
@@ -221,7 +221,7 @@ ASKED = {"max_attempts": 3, "initial_delay_ms": 100.2, "multiplier": 1, "jitter"
     ],
 )
 def test_the_latest_start_and_the_worst_case_by_hand(retry, timeout, latest, worst):
-    """S0-31: rounded up, with what a service may ask for, and no later than the total."""
+    """Rounded up, with what a service may ask for, and no later than the total (S0-31)."""
     _, step = compiled(retry, timeout)
     assert [row["latest_start_ms"] for row in step.timing["delays"]] == latest
     assert step.timing["worst_ms"] == worst
@@ -230,7 +230,7 @@ def test_the_latest_start_and_the_worst_case_by_hand(retry, timeout, latest, wor
 
 
 def test_the_latest_start_is_reached():
-    """S0-31: it is no later than it must be."""
+    """It is no later than it must be (S0-31)."""
     retry = ASKED | {"on_errors": ["transient"]}
     _, step = compiled(retry, {"step_ms": 1000.4})
     seen = observed(step, [(1.0, False, 60.0)] * 6)
@@ -284,7 +284,7 @@ def test_the_product_is_reached():
 @settings(max_examples=40, phases=QUICK)
 @given(RETRY, TIMEOUT, ATTEMPTS, st.integers(1, 60_000))
 def test_an_idempotency_key_that_is_not_warned_of_outlives_the_retries(retry, timeout, attempts, lifetime):
-    """S0-18: R19 counts attempts, waits, and what a service may ask for."""
+    """R19 counts attempts, waits, and what a service may ask for (S0-18)."""
     found, step = compiled(retry, timeout, idempotency={"key": "${call}", "cache_ttl_ms": lifetime})
     if timeout and "R19" not in {one.code for one in found.mistakes}:
         assert observed(step, attempts).ended <= lifetime / 1000 + CLOSE
@@ -302,7 +302,7 @@ def test_an_idempotency_key_that_is_not_warned_of_outlives_the_retries(retry, ti
     ],
 )
 def test_only_tiers_of_what_is_retried_count(policy, expected):
-    """S0-05: as many attempts as the policy can decide on, and no more."""
+    """As many attempts as the policy can decide on, and no more (S0-31)."""
     limits = {"database": 5, "network": 1}
     found = RetryPolicy(max_attempts=6, retry_limits=limits, **policy)
     assert attempts(found) == expected

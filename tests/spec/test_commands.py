@@ -70,7 +70,7 @@ def changed(folder, old: str, new: str, name: str = "other.yaml") -> str:
 
 
 def test_a_valid_file_is_said_to_be_valid(flow):
-    """S0-29: nothing on stderr, exit code 0."""
+    """Nothing on stderr, exit code 0 (S0-29)."""
     done = outlast("validate", "movies.yaml")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "movies.yaml: valid, 4 steps.\n", "")
 
@@ -144,7 +144,7 @@ def test_options_that_mean_nothing_are_refused(flow, arguments, words):
 
 
 def test_no_secret_is_shown(flow):
-    """S0-42: neither in a line nor in JSON, where it was typed into the file or onto the command line."""
+    """Neither in a line nor in JSON, where it was typed into the file or onto the command line (S0-42)."""
     secret = "sk-proj-Aa1Bb2Cc3Dd4Ee5Ff6Gg7Hh8"
     name = changed(flow, 'call: "shop.steps:check"', f'call: "shop.steps:check", args: {{api_key: {secret}}}')
     for command in (["validate", name], ["validate", name, "--json"], ["compile", name]):
@@ -258,7 +258,7 @@ WHOLE = """\
 
 @table("width", [40, 80, 100, 10_000])
 def test_nothing_of_a_plan_is_cut_however_narrow_the_terminal_is(flow, monkeypatch, width):
-    """S0-31: cells are wrapped, and where that is not enough, rows become blocks; no column goes."""
+    """Cells are wrapped, and where that is not enough, rows become blocks; no column goes (S0-31)."""
     (flow / "whole.yaml").write_text(FLOW + WHOLE)
     monkeypatch.setenv("COLUMNS", str(width))
     for arguments in (
@@ -279,7 +279,7 @@ def test_nothing_of_a_plan_is_cut_however_narrow_the_terminal_is(flow, monkeypat
 
 
 def test_the_plan_says_what_else_a_step_has(flow, monkeypatch):
-    """S0-31: connection, idempotency, circuit, limit, retry budget and what undoes it."""
+    """Connection, idempotency, circuit, limit, retry budget and what undoes it (S0-31)."""
     (flow / "whole.yaml").write_text(FLOW.replace("token:", "tags: {type: object, default: {a: 1}}\n  token:") + WHOLE)
     monkeypatch.setenv("COLUMNS", "200")
     lines = [" ".join(line.split()) for line in outlast("compile", "whole.yaml").stdout.splitlines()]
@@ -358,7 +358,7 @@ def test_explain_lists_the_presets(flow):
 
 
 def test_explain_says_what_a_step_does_when_it_fails(flow, monkeypatch):
-    """S0-31: in sentences; the worst case of 3 attempts of a minute, since the service may ask for 2 minutes twice."""
+    """In sentences; the worst case of 3 attempts of a minute, since the service may ask for 2 minutes twice (S0-31)."""
     monkeypatch.setenv("COLUMNS", "200")
     done = outlast("explain", "movies.yaml", "label")
     assert done.exit_code == 0
@@ -403,7 +403,7 @@ def test_explain_without_a_step_lists_the_steps(flow):
 
 
 def test_tiers_are_no_errors_of_their_own(flow):
-    """S0-32: what a tier stands for is among the errors that are retried."""
+    """What a tier stands for is among the errors that are retried (S0-32)."""
     done = outlast("explain", "database", "--json")
     document = json.loads(done.stdout)
     assert "listed" not in document["timing"]["errors"]
@@ -422,12 +422,12 @@ def test_tiers_are_no_errors_of_their_own(flow):
     ],
 )
 def test_a_policy_in_words(policy, words):
-    """S0-32: every kind of backoff and jitter has its words."""
+    """Every kind of backoff and jitter has its words (S0-32)."""
     assert any(words in line for line in plan.sentences(*plan.of_policy(policy), {}))
 
 
 def test_a_circuit_a_limit_and_a_compensation_are_told(flow):
-    """S0-21, S0-26: with the numbers that hold, also where the file says nothing."""
+    """With the numbers that hold, also where the file says nothing (S0-21, S0-26)."""
     blocks = """circuit_breaker: {failure_rate: 0.5, on_open: wait}
     limit: {concurrency: 3, rates: {calls: {amount: 5, per_s: 60}}}
     retry: {max_attempts: 2}
@@ -471,7 +471,7 @@ def test_a_circuit_a_limit_and_a_compensation_are_told(flow):
     ],
 )
 def test_waits_are_told_as_they_are_drawn(retry, waits, cells):
-    """S0-31: nothing is called an average that is none, and the sentence fits the table."""
+    """Nothing is called an average that is none, and the sentence fits the table (S0-31)."""
     manifest = compile_text(FLOW.replace("max_attempts: 3, initial_delay_ms: 1000, jitter: 0.1", retry)).manifest
     assert manifest is not None
     step = manifest["label"]
@@ -704,7 +704,7 @@ def test_what_differs_is_shown_wherever_it_stands(old, new, shown):
 
 
 def test_attempts_that_lack_time_since_a_change_are_told():
-    """U-20, S0-29: what R03 warns of, where it is new."""
+    """U-20: what R03 warns of, where it is new (S0-29)."""
     before, after = manifests("max_attempts: 3", "max_attempts: 5")
     (step,) = diff(before, after).steps
     assert step.consequences == ("attempt 5 may not have its full time before the total is up",)
@@ -732,7 +732,7 @@ def test_needs_in_another_order_are_the_same_work():
     ],
 )
 def test_lists_of_errors_in_another_order_or_spelling_are_the_same_policy(one, other):
-    """S0-22: which of them is named first, how often and how means nothing, so no byte of a manifest tells."""
+    """U-20: which of them is named first, how often and how means nothing, so no byte of a manifest tells."""
     step = "  - {id: a, component: files.reader, config: {path: a.csv}, retry: {max_attempts: 3, LISTS}}\n"
     head = 'oml_version: "0.1.0"\nname: m\nsteps:\n'
     first, second = (compile_text(head + step.replace("LISTS", lists)).manifest for lists in (one, other))

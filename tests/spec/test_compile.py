@@ -59,7 +59,7 @@ def compiled(text: str, **options) -> Manifest:
 
 
 def test_a_file_becomes_a_manifest():
-    """S0-01: each step has its own policy; the schedule is there before anything runs (S0-31)."""
+    """S0-01, S0-31: each step has its own policy; the schedule is there before anything runs."""
     manifest = compiled(SMALL)
     assert [(step.id, step.component, list(step.needs)) for step in manifest.steps] == [
         ("read", "files.reader", []),
@@ -259,7 +259,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 @table("change", CHANGES)
 def test_a_manifest_cannot_be_changed(change):
-    """S0-31: what was compiled is what the fingerprint is of; a copy is one's own."""
+    """What was compiled is what the fingerprint is of; a copy is one's own (S0-31)."""
     manifest = compile_text(SMALL).manifest
     assert manifest is not None
     with pytest.raises((TypeError, AttributeError)):
@@ -271,7 +271,7 @@ def test_a_manifest_cannot_be_changed(change):
 
 
 def test_flow_load_has_the_warnings(tmp_path):
-    """S0-29: one line each, as the command tells them; a file that is in order has none."""
+    """One line each, as the command tells them; a file that is in order has none (S0-29)."""
     path = tmp_path / "f.yaml"
     path.write_text(
         'oml_version: "0.1.0"\nname: n\nsteps: [{id: a, component: http.caller, config: {url: "https://a.example/"}}]\n'
@@ -345,7 +345,7 @@ def step_with(block: str, **options):
     ],
 )  # fmt: skip
 def test_waits_of_a_block_in_the_manifest(block, waits):
-    """C-03, S0-03, S0-10: growth as it is named; S0-11: nothing behind the last attempt; S0-05: the ceiling holds."""
+    """C-03, S0-03, S0-05, S0-10, S0-11: growth as it is named up to the ceiling, and nothing behind the last attempt."""
     assert [one["nominal_ms"] for one in step_with(f"retry: {block}").timing["delays"]] == waits
 
 
@@ -362,7 +362,7 @@ def test_waits_of_a_block_in_the_manifest(block, waits):
     ],
 )  # fmt: skip
 def test_bands_of_a_block_in_the_manifest(block, bands):
-    """C-04, S0-06: jitter in both directions; C-05, S0-09: the ceiling holds after it, unless the block says otherwise."""
+    """C-04, C-05, S0-06, S0-09: jitter in both directions; the ceiling holds after it, unless the block says otherwise."""
     assert [(one["min_ms"], one["max_ms"]) for one in step_with(f"retry: {block}").timing["delays"]] == bands
 
 
@@ -377,7 +377,7 @@ def test_bands_of_a_block_in_the_manifest(block, bands):
     ],
 )
 def test_attempts_of_a_block(block, attempts):
-    """C-01, S0-02: executions in all; C-02: without a number of attempts, one more than the largest limit of a tier."""
+    """C-01, C-02, S0-02: executions in all; without a number of attempts, one more than the largest limit of a tier."""
     assert step_with(f"retry: {block}").timing["attempts"] == attempts
 
 
@@ -439,7 +439,7 @@ RETRIED = "timeout: {step_ms: 1000}\n    retry: {max_attempts: 3, jitter: 0"
     ],
 )  # fmt: skip
 def test_the_worst_case_is_one_or_says_what_keeps_it_from_being_one(text, worst, unbounded):
-    """S0-31, C-19: waits that a service asks for and places in line count; only a total bounds what has no end."""
+    """C-19: waits that a service asks for and places in line count; only a total bounds what has no end (S0-31)."""
     timing = step_with(text).timing
     assert (timing["worst_ms"], timing.get("unbounded")) == (worst, unbounded)
 
@@ -549,7 +549,7 @@ NUMBERS: list[tuple[str, dict[str, Any], str, Any, Any]] = [
 
 @table(("block", "beside", "key", "before", "after"), NUMBERS)
 def test_every_number_of_a_policy_is_in_its_fingerprint(block, beside, key, before, after):
-    """S0-32: changed by however little, it changes that of the policy and of the whole, and not that of the work."""
+    """Changed by however little, it changes that of the policy and of the whole, and not that of the work (S0-32)."""
     step = {"id": "a", "component": "python", "config": {"call": "a:b"}, "retry": {"max_attempts": 2}}
     old, new = (
         compiled(json.dumps({"oml_version": "0.1.0", "name": "n", "steps": [step | {block: beside | {key: value}}]}))

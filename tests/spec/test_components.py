@@ -487,7 +487,7 @@ class _Places(Config):
 
 
 def test_a_whole_number_where_a_float_stands_is_one():
-    """S0-22: 1 and 1.0 are the same work where the component gets a float; elsewhere a number stays what it is."""
+    """U-20: 1 and 1.0 are the same work where the component gets a float; elsewhere a number stays what it is."""
     described = Component(name="shop.places", summary="Places.", config=_Places)
     one = {"ratio": 1, "least": 2, "points": [{"lat": 3, "number": 4}], "weights": {"a": 5}, "size": 6, "either": 7}
     other = {

@@ -42,7 +42,7 @@ def told(declared: str, step: str = "", *, config: str = "path: a.csv", componen
     ],
 )
 def test_what_no_value_meets_is_a_mistake_of_the_declaration(param, line):
-    """S0-29: once, where it is declared."""
+    """Once, where it is declared (S0-29)."""
     assert told(f"e: {param}") == [f"params.e.{line}"]
 
 
@@ -57,7 +57,7 @@ def test_what_no_value_meets_is_a_mistake_of_the_declaration(param, line):
     ],
 )
 def test_bounds_that_some_value_meets_are_right(param):
-    """S0-29."""
+    """U-20."""
     assert told(f"e: {param}") == []
 
 
@@ -106,7 +106,7 @@ def test_entries_of_a_list_of_waits_may_be_parameters(block):
     ],
 )
 def test_a_number_where_an_integer_is_expected_is_declared_as_one(step, config):
-    """S0-29: 3 was given; what is wrong is the type."""
+    """3 was given; what is wrong is the type (S0-29)."""
     component = "resource.allocator" if "pool" in config else "files.reader"
     (line,) = told("a: {type: number}", step, config=config, component=component, params={"a": 3})
     assert "expected an integer" in line
@@ -119,7 +119,7 @@ def test_a_number_where_an_integer_is_expected_is_declared_as_one(step, config):
 
 @table("delimiter", ['";;"', '""', '"\\n"'])
 def test_a_delimiter_is_one_character(delimiter):
-    """S0-29: and the way out says so."""
+    """And the way out says so (S0-29)."""
     (line,) = told("", config=f"path: a.csv, delimiter: {delimiter}")
     assert "expected one character that is neither a quote nor the end of a line, got" in line
     assert line.endswith("; write one, such as ;")
@@ -167,7 +167,7 @@ def test_of_a_value_that_does_not_fit_its_declaration_nothing_is_shown():
 
 
 def test_a_number_of_another_parameter_is_shown_where_it_is_compared():
-    """S0-29: the value itself by its reference, what it is compared with as it is."""
+    """The value itself by its reference, what it is compared with as it is (S0-29)."""
     params = "low: {type: integer}, high: {type: integer}"
     block = 'retry: {max_attempts: 3, initial_delay_ms: "${params.high}", max_delay_ms: "${params.low}"}'
     (line,) = told(params, block, params={"low": 54321, "high": 98765})

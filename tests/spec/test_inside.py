@@ -199,13 +199,13 @@ def test_a_schema_may_have_parameters_that_are_open(param, config):
     ],
 )
 def test_a_mistake_in_a_schema_stands_where_it_is(schema, line):
-    """S0-29: at the value itself, with that value, also beside references."""
+    """At the value itself, with that value, also beside references (S0-29)."""
     (found,) = told(f"{{data: [], schema: {schema}}}")
     assert found.startswith(line.format("steps.s.config.schema"))
 
 
 def test_each_mistake_in_a_schema_is_told():
-    """S0-29: not only the first of them."""
+    """Not only the first of them (S0-29)."""
     found = told("{data: [], schema: {type: objct, required: id, properties: {a: {pattern: '('}, b: 5}}}")
     assert [line.split(": ")[1].removeprefix("steps.s.config.schema.") for line in found] == [
         "type",
@@ -230,7 +230,7 @@ def test_each_mistake_in_a_schema_is_told():
     ],
 )
 def test_a_mistake_in_headers_stands_at_its_header(headers, lines):
-    """S0-29: a name is wrong whatever its value comes to, and nothing of a value is shown."""
+    """A name is wrong whatever its value comes to, and nothing of a value is shown (S0-29)."""
     found = told(f'{{url: "https://example.com/", headers: {headers}}}', name="http.caller")
     assert len(found) == len(lines), found
     assert all(f"steps.s.config.{line}" in one for line, one in zip(lines, found, strict=True)), found

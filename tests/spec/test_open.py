@@ -113,7 +113,7 @@ def told(step: str, **options) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_no_value_makes_right_is_a_mistake(step, expected):
-    """S0-29, R43: with the type, the range and the choices that the file declares."""
+    """R43: with the type, the range and the choices that the file declares (S0-29)."""
     (line,) = told(step)
     assert line.startswith(expected)
     assert told(step, every_profile=True) == [line]
@@ -141,12 +141,12 @@ def test_what_no_value_makes_right_is_a_mistake(step, expected):
     ],
 )  # fmt: skip
 def test_what_some_value_makes_right_is_none(step):
-    """S0-29: also where a component of one's own takes texts that nobody guesses."""
+    """Also where a component of one's own takes texts that nobody guesses (S0-29)."""
     assert told(step) == []
 
 
 def test_every_mistake_is_told_at_once():
-    """S0-29: those that stand in the file, and those that no value makes right."""
+    """Those that stand in the file, and those that no value makes right (S0-29)."""
     step = (
         'component: files.reader, config: {path: "../${params.s}", nope: 1}, retry: {max_attempts: "${params.none}"}, '
         'timeout: {step_ms: "${params.b}"}'
@@ -233,14 +233,14 @@ COMPILES = [
 
 @pytest.mark.parametrize(("declared", "step", "values"), COMPILES)
 def test_what_compiles_with_some_value_is_valid_before_it_has_one(declared, step, values):
-    """S0-29: neither what is missing is taken for its default, nor what was tried for all that there is."""
+    """Neither what is missing is taken for its default, nor what was tried for all that there is (S0-29)."""
     text = f'oml_version: "0.1.0"\nname: p\nparams:\n  {declared}\nsteps:\n  - {{id: a, {step}}}\n'
     assert compile_text(text, "p.yaml", params=values, find=find).errors == ()
     assert compile_text(text, "p.yaml", complete=False, find=find).errors == ()
 
 
 def test_what_a_profile_leaves_open_is_looked_at_as_well():
-    """S0-29, C-26: with the values that the profile gives, and whatever the others may be."""
+    """C-26: with the values that the profile gives, and whatever the others may be (S0-29)."""
     text = (
         'oml_version: "0.1.0"\nname: p\nparams:\n  a: {type: integer}\n  b: {type: integer, default: 500}\n'
         "profiles: {slow: {params: {b: 900}}, none: {params: {b: -1}}}\n"
@@ -251,7 +251,7 @@ def test_what_a_profile_leaves_open_is_looked_at_as_well():
 
 
 def test_parts_that_steps_share_are_compared_once_their_parameters_have_values():
-    """S0-29: a limit of two steps may be the same, with a value that nobody has tried."""
+    """A limit of two steps may be the same, with a value that nobody has tried (S0-29)."""
     steps = "".join(
         f"  - {{id: {name}, {READER}, limit: {{name: n, concurrency: {value}}}}}\n"
         for name, value in (("a", 7), ("b", '"${params.a}"'))
@@ -270,7 +270,7 @@ def test_parts_that_steps_share_are_compared_once_their_parameters_have_values()
     ],
 )  # fmt: skip
 def test_what_a_value_may_mend_is_no_warning(step, code, value):
-    """S0-29: with --strict a file would be refused for a value that it has not got yet."""
+    """With --strict a file would be refused for a value that it has not got yet (S0-29)."""
     text = f'oml_version: "0.1.0"\nname: p\nparams:\n  a: {{type: integer}}\nsteps:\n  - {{id: a, {step}}}\n'
     codes = {one.code for one in compile_text(text, "p.yaml", complete=False, rules=(check,)).mistakes}
     given = {one.code for one in compile_text(text, "p.yaml", params={"a": value}, rules=(check,)).mistakes}
@@ -282,7 +282,7 @@ def test_what_a_value_may_mend_is_no_warning(step, code, value):
 
 
 def test_what_no_value_mends_is_still_a_warning():
-    """S0-29: a warning that has nothing to do with what is open."""
+    """A warning that has nothing to do with what is open (S0-29)."""
     step = (
         'component: http.caller, config: {url: "https://example.com/${params.s}"}, retry: {max_attempts: "${params.n}"}'
     )
@@ -302,7 +302,7 @@ PARAMS = st.builds(
 
 @given(PARAMS)
 def test_a_sample_is_a_value_that_the_parameter_may_have(param):
-    """S0-29: so what is said of all samples may be said of the parameter."""
+    """So what is said of all samples may be said of the parameter (S0-29)."""
     found = of_param(param)
     assert found
     assert [value_for(param, one) for one in found] == list(found)
@@ -315,7 +315,7 @@ def test_a_sample_is_a_value_that_the_parameter_may_have(param):
     st.data(),
 )  # fmt: skip
 def test_what_is_told_holds_for_any_value(block, text, kind, data):
-    """S0-29: a mistake that is told of an open parameter is there with whatever is given."""
+    """A mistake that is told of an open parameter is there with whatever is given (S0-29)."""
     file = f'oml_version: "0.1.0"\nname: p\nparams:\n  p: {{type: {kind}}}\nsteps:\n  - {{id: a, {READER}, {block}}}\n'
     file = file.replace("V", f'"{text}"')
     found = compile_text(file, "p.yaml", complete=False).errors

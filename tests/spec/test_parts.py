@@ -38,7 +38,7 @@ def told(*blocks: str) -> list[str]:
     ],
 )
 def test_two_definitions_of_one_name_are_an_error(one, other, got):
-    """S0-21, C-24: it names both places and what differs; equal ones, in whichever spelling, are fine."""
+    """C-24: it names both places and what differs; equal ones, in whichever spelling, are fine."""
     (line,) = told(one, other)
     key = next(key for key in ("circuit_breaker", "limit", "retry_budget") if f"{key}: {{" in one)
     assert line.startswith("p.yaml:5:")
@@ -62,7 +62,7 @@ def test_two_definitions_of_one_name_are_an_error(one, other, got):
     ],
 )
 def test_what_is_the_same_or_has_another_name_is_fine(one, other):
-    """S0-21: and on_open is each step's own."""
+    """C-24: and on_open is each step's own."""
     assert told(one, other) == []
 
 
@@ -73,7 +73,7 @@ def test_each_step_that_says_something_else_is_told():
 
 
 def test_a_retry_budget_without_retries_is_refused():
-    """S0-21: as a guard refuses it; nothing would be taken from it."""
+    """D-26: as a guard refuses it; nothing would be taken from it."""
     (line,) = told("retry_budget: {ratio: 0.1}")
     assert "steps.a.retry_budget: expected it left out with one attempt, got a retry budget; without retries" in line
     assert len(told("retry_budget: {}", "retry: {max_attempts: 1}, retry_budget: {}")) == 2

@@ -59,7 +59,7 @@ def outlast(tmp_path, monkeypatch):
 
 
 def test_a_mistake_of_a_profile_is_told_at_its_value():
-    """S0-29, C-26: with the value, and where it is used; the file itself and other profiles are right."""
+    """C-26: with the value, and where it is used; the file itself and other profiles are right (S0-29)."""
     assert told(FLOW) == []
     expected = [
         (
@@ -78,7 +78,7 @@ def test_a_mistake_of_a_profile_is_told_at_its_value():
 
 
 def test_what_only_profiles_make_wrong_names_them_and_is_told_once():
-    """S0-29: at its place in the file, where no value of the profile stands there itself."""
+    """At its place in the file, where no value of the profile stands there itself (S0-29)."""
     (warning,) = told(MENDED, every_profile=True)
     assert warning.startswith("p.yaml:24:40: warning: steps.b.timeout.total_ms: expected time for every attempt, got ")
     assert ", with the profiles stage, prod; raise it to " in warning
@@ -87,7 +87,7 @@ def test_what_only_profiles_make_wrong_names_them_and_is_told_once():
 
 
 def test_what_is_wrong_without_a_profile_is_told_once():
-    """S0-29: a key that is unknown, a reference to nothing and a default that does not fit are no matter of a profile."""
+    """A key that is unknown, a reference to nothing and a default that does not fit are no matter of a profile (S0-29)."""
     for old, new in (
         ("id: b", "id: b\n    nope: 1"),
         ('"${params.folder}/a.csv"', '"${params.foldr}/a.csv"'),
@@ -100,7 +100,7 @@ def test_what_is_wrong_without_a_profile_is_told_once():
 
 
 def test_what_is_misspelt_is_told_once_however_often_the_file_is_read():
-    """S0-29: a key that is read as what was meant is a mistake under every profile, and no matter of one."""
+    """A key that is read as what was meant is a mistake under every profile, and no matter of one (S0-29)."""
     text = FLOW.replace("    retry: {max_attempts", "    retrry: {max_atempts").replace(
         "params:\n  path", "parms:\n  path"
     )
@@ -114,7 +114,7 @@ def test_what_is_misspelt_is_told_once_however_often_the_file_is_read():
 
 
 def test_a_mistake_that_does_not_come_from_the_value_stays_where_it_is():
-    """S0-29: a key that takes no parameter at all is not the profile's mistake."""
+    """A key that takes no parameter at all is not the profile's mistake (S0-29)."""
     text = MENDED.replace("id: b\n    component: files.reader", 'id: b\n    component: "${params.path}"')
     assert told(text, profile="prod") == told(text) == told(text, every_profile=True)
     assert told(text)[0].startswith("p.yaml:21:16: steps.b.component: ")
@@ -176,7 +176,7 @@ def test_a_ceiling_of_a_profile_is_told_at_its_value():
 
 
 def test_validate_looks_at_every_profile_and_compile_at_one(outlast, tmp_path):
-    """S0-29: so that a check in CI does not pass a profile that is broken; --profile narrows it."""
+    """So that a check in CI does not pass a profile that is broken; --profile narrows it (S0-29)."""
     done = outlast(FLOW)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 2)
     assert outlast(FLOW, "--profile", "dev").stdout == "p.yaml: valid, 2 steps.\n"
@@ -189,7 +189,7 @@ def test_validate_looks_at_every_profile_and_compile_at_one(outlast, tmp_path):
 
 
 def test_a_secret_of_a_profile_is_not_shown():
-    """S0-42: neither at its own place nor where it is used."""
+    """Neither at its own place nor where it is used (S0-42)."""
     text = FLOW.replace("path: ../b.csv", "path: postgresql://bob:hunter2PLANT@h/x")
     lines = told(text, every_profile=True)
     assert any("profiles.prod.params.path" in one for one in lines)
@@ -197,14 +197,14 @@ def test_a_secret_of_a_profile_is_not_shown():
 
 
 def test_so_many_profiles_are_refused():
-    """S0-29: a file is compiled once for each."""
+    """A file is compiled once for each (S0-29)."""
     many = "".join(f"  p{n}: {{params: {{tries: {n % 5 + 1}}}}}\n" for n in range(101))
     lines = told(MENDED.replace("profiles:\n", f"profiles:\n{many}"), every_profile=True)
     assert [one for one in lines if "expected at most 100 profiles, got 105;" in one] == lines[:1]
 
 
 def test_profiles_with_the_same_values_are_checked_once():
-    """S0-29: a hundred profiles cost as much as the values that they give are different; each is told at its own place."""
+    """A hundred profiles cost as much as the values that they give are different; each is told at its own place (S0-29)."""
     looked: list[str | None] = []
 
     def look(model):
@@ -222,7 +222,7 @@ def test_profiles_with_the_same_values_are_checked_once():
 
 
 def test_a_tree_that_is_read_again_has_the_same_mistakes():
-    """S0-29: what is read as something else stays a mistake, also for whoever comes second."""
+    """What is read as something else stays a mistake, also for whoever comes second (S0-29)."""
     text = FLOW.replace("    retry: {max_attempts", "    retrry: {max_atempts").replace(
         "config: {path", "confg: {paht", 1
     )

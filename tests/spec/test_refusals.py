@@ -70,7 +70,7 @@ def seen_of_row(step, errors, *, took: float = 0.0) -> tuple[list[float], float]
 
 
 def test_refusals_of_a_row_behind_a_limit_are_not_attempts():
-    """D-11, D-19, S0-31: a quarter of an hour, whatever is listed; the manifest says so, and its worst case has it."""
+    """D-11, D-19: a quarter of an hour, whatever is listed; the manifest says so, and its worst case has it (S0-31)."""
     for retry in (STEADY, {"max_attempts": 1}, STEADY | {"on_errors": ["timeout"], "skip_on_errors": [429]}):
         _, step = compiled(retry | {"max_retry_after_ms": 0}, {"step_ms": 500}, limit=LIMIT, **ROWS)
         began, ended = seen_of_row(step, [Refused(None)])
@@ -99,7 +99,7 @@ def test_a_step_without_rows_is_charged_for_every_refusal():
 
 
 def test_the_worst_case_of_refusals_by_hand():
-    """S0-31: the first refused attempt, a quarter of an hour, the wait after the last refusal; then all attempts and waits."""
+    """The first refused attempt, a quarter of an hour, the wait after the last refusal; then all attempts and waits (S0-31)."""
     _, step = compiled(STEADY | {"max_retry_after_ms": 30_000}, {"step_ms": 500}, limit=LIMIT, **ROWS)
     free = 2500 + 900_000 + 31_000
     assert step.timing["refusals"] == {"uncharged_ms": 900_000, "longest_wait_ms": 31_000}
@@ -151,7 +151,7 @@ NARROW = st.fixed_dictionaries(
 @settings(max_examples=40, phases=QUICK)
 @given(RETRY, limits, ENDS, st.floats(0, 1), NARROW | st.none(), st.booleans())
 def test_no_row_takes_longer_than_the_manifest_says(retry, step_ms, errors, share, limit, budget):
-    """S0-31, D-11, D-19: with refusals in between, at a limit or not, and with a retry budget that is empty."""
+    """D-11, D-19: with refusals in between, at a limit or not, and with a retry budget that is empty (S0-31)."""
     rest = ROWS | ({} if limit is None else {"limit": limit})
     rest |= {"retry_budget": {"ratio": 0, "reserve": 1}} if budget and retry["max_attempts"] > 1 else {}
     _, step = compiled(retry, {"step_ms": step_ms}, **rest)
@@ -162,7 +162,7 @@ def test_no_row_takes_longer_than_the_manifest_says(retry, step_ms, errors, shar
 
 
 def test_an_empty_retry_budget_holds_a_row_up_and_the_manifest_says_so():
-    """D-12, S0-31: for a quarter of an hour before each retry, which is in the worst case; a step without rows fails at once."""
+    """D-12: for a quarter of an hour before each retry, which is in the worst case; a step without rows fails at once (S0-31)."""
     budget = {"ratio": 0, "reserve": 0}
     _, step = compiled(STEADY, {"step_ms": 500}, retry_budget=budget, **ROWS)
     assert (step.timing["deferred_ms"], step.timing["worst_ms"]) == (900_000, 1500 + 2 * 901_000)
@@ -202,7 +202,7 @@ steps:
 
 @pytest.mark.parametrize("attempts", [1, 3])
 def test_plan_and_explain_say_it(attempts, tmp_path, monkeypatch):
-    """S0-29: nobody takes the number of attempts for the number of calls."""
+    """Nobody takes the number of attempts for the number of calls (S0-29)."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "f.yaml").write_text(FLOW.replace("max_attempts: 3", f"max_attempts: {attempts}"))
     shown = CliRunner().invoke(app, ["compile", "f.yaml"], env={"COLUMNS": "250"}).stdout
@@ -248,14 +248,14 @@ def said_of(retry, timeout) -> tuple[list[str], str]:
     ],
 )
 def test_what_is_skipped_is_tried_again_while_there_is_time_for_refusals(skipped, sentence, retried):
-    """D-11, S0-29: no two sentences about the same error say different things."""
+    """D-11: no two sentences about the same error say different things (S0-29)."""
     lines, cell = said_of(STEADY | {"on_errors": ["timeout"], "skip_on_errors": skipped}, {"step_ms": 500})
     assert f"Not retried, whatever else is said: {sentence}" in lines
     assert cell == retried
 
 
 def test_executions_of_a_durable_job_are_told_without_refusals():
-    """S0-29: also of one attempt, which the job repeats."""
+    """Also of one attempt, which the job repeats (S0-29)."""
     for retry, times in ((STEADY, 12), ({"max_attempts": 1}, 4)):
         lines, _ = said_of(retry, {"step_ms": 500})
         assert (
@@ -265,7 +265,7 @@ def test_executions_of_a_durable_job_are_told_without_refusals():
 
 
 def test_the_total_ends_refusals():
-    """S0-31: what is told of their time is never more than everything may take, and less is told as it is."""
+    """What is told of their time is never more than everything may take, and less is told as it is (S0-31)."""
     lines, cell = said_of({"max_attempts": 1}, {"step_ms": 500, "total_ms": 5_000})
     (line,) = [one for one in lines if one.startswith("What the service refuses")]
     assert (
@@ -280,7 +280,7 @@ def test_the_total_ends_refusals():
 
 
 def test_a_key_is_remembered_for_longer_than_refusals_may_take():
-    """S0-18: R19 counts them."""
+    """R19 counts them (S0-18)."""
     key = {"idempotency": {"key": "${item}", "cache_ttl_ms": 600_000}}
     found, step = compiled(STEADY, {"step_ms": 500}, limit=LIMIT, **ROWS, **key)
     assert [one.code for one in found.mistakes if one.code == "R19"] == ["R19"]

@@ -93,7 +93,7 @@ ERRORS = [(one, classify(one)) for one in errors()]
 
 
 def test_every_class_has_an_error():
-    """S0-08: so that none is left out below."""
+    """So that none is left out below (S0-08)."""
     assert {verdict.error_class for _, verdict in ERRORS} == set(ERROR_CLASSES) - {"circuit_open"}
     assert {verdict.status for _, verdict in ERRORS} >= set(range(400, 600))
 
@@ -192,7 +192,7 @@ def test_what_a_name_may_stand_for_may_be_retried(name):
 
 
 def test_what_surely_is_not_retried_is_said_so():
-    """S0-08: a base class of it is skipped, or every class."""
+    """A base class of it is skipped, or every class (S0-08)."""
     for block in (
         {"on_errors": ["shop.Closed", "5xx"], "skip_on_errors": ["Exception"]},
         {"on_errors": ["shop.Closed", 503], "skip_on_errors": ["transient", "unclear", "permanent"]},
@@ -205,7 +205,7 @@ def test_what_surely_is_not_retried_is_said_so():
 
 
 def test_what_must_not_be_done_twice_is_retried_where_the_error_proves_that_it_was_not():
-    """S0-18: the classes of which that may be so are named, and not said to be retried."""
+    """The classes of which that may be so are named, and not said to be retried."""
     step, codes = step_and_codes({"on_errors": ["timeout", "connection_refused"]}, idempotent=False)
     errors = step.timing["errors"]
     assert errors["if_undone"] == ["timeout"]
@@ -282,7 +282,7 @@ def test_a_job_tries_again_what_a_name_may_not_cover():
     ],
 )
 def test_the_table_of_errors_has_what_is_listed_where_it_belongs(retry, rows, retried):
-    """S0-08: a status or a name stands under its category, and what is left of that is called the others."""
+    """A status or a name stands under its category, and what is left of that is called the others (S0-08)."""
     step = step_of(retry, None)
     assert {category: tuple(cells) for category, *cells in plan.error_rows(step.timing)} == rows
     assert plan._retried(step.timing["errors"]) == retried

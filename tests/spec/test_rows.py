@@ -167,7 +167,7 @@ def test_rows_of_other_steps_are_not_trusted_as_a_part_of_an_address():
 
 
 def test_plan_and_explain_show_rows_and_concurrency(tmp_path, monkeypatch):
-    """S0-29: nobody has to guess that a worst case is that of one row."""
+    """Nobody has to guess that a worst case is that of one row (S0-29)."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "f.yaml").write_text(FLOW)
     shown = CliRunner().invoke(app, ["compile", "f.yaml"], env={"COLUMNS": "200"}).stdout

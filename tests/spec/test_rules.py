@@ -214,8 +214,19 @@ FIXTURES: dict[str, tuple[list[str], list[str]]] = {
 }  # fmt: skip
 
 
+def test_retries_that_would_storm_are_warned_of_before_they_run():
+    """S0-44: too many attempts, for every error, by all rows together, without a ceiling, a budget or a way to be told when; and what undoes too little."""
+    storm = "retry: {max_attempts: 1000, initial_delay_ms: 1, max_delay_ms: null, max_retry_after_ms: 0, jitter: 0, on_errors: [all]}"
+    told = found(steps(f"{GET}, {ROWS % 200}, {storm}"))
+    assert {"R01", "R05", "R06", "R14", "R16", "R24"} <= set(told)
+    told = found(steps(f"id: a, component: room.book, {storm}"))
+    assert "R33" in told
+    undone = "compensate: {component: room.free, config: {}, retry: {max_attempts: 1}}"
+    assert "R33" in found(steps(f"id: a, component: room.book, retry: {{max_attempts: 3}}, {undone}"))
+
+
 def test_every_rule_has_its_fixtures():
-    """S0-29: at least one file that it is for, one that it is not for, and a sentence."""
+    """At least one file that it is for, one that it is not for, and a sentence (S0-29)."""
     # R47 is about a connections file, R50 about a folder: test_connections and test_compile have their steps.
     assert sorted(rule.code for rule in RULES) == sorted([*FIXTURES, "R47", "R50"])
     assert all(bad and good for bad, good in FIXTURES.values())
@@ -237,7 +248,7 @@ def test_rule_finds_what_it_is_for_and_nothing_else(code):
 
 @table("code", FIXTURES)
 def test_rule_can_be_silenced_by_its_code(code):
-    """S0-29: for the step, and for the whole file."""
+    """For the step, and for the whole file (S0-29)."""
     lines = FIXTURES[code][0]
     lines = lines if code == "R42" else lines[:1]
     assert found(steps(*lines[:-1], f"{lines[-1]}, silence: [{code}]")) == []
@@ -265,7 +276,7 @@ class Busy(Exception):
     ],
 )
 def test_what_is_said_never_to_be_retried_is_not(on, skip, error, covered):
-    """S0-29: R12 asks the policy, and not what errors of a name mostly are."""
+    """R12 asks the policy, and not what errors of a name mostly are (S0-29)."""
     policy = RetryPolicy(max_attempts=3, on_errors=[on], skip_on_errors=[skip])
     assert policy.decide(error, attempt=1).retry is (covered != "which")
     text = steps(f"{STEP}, retry: {{max_attempts: 3, on_errors: [{on}], skip_on_errors: [{skip}]}}")
@@ -274,7 +285,7 @@ def test_what_is_said_never_to_be_retried_is_not(on, skip, error, covered):
 
 
 def test_a_warning_says_where_and_what_to_do():
-    """S0-29: on one line, at its place in the file, with its code; the third attempt of the seed's example gets nothing."""
+    """On one line, at its place in the file, with its code; the third attempt of the seed's example gets nothing (S0-29)."""
     compiled = compile_text(steps(*FIXTURES["R03"][0][:1]), "f.yaml", find=known, rules=(check,))
     (told,) = map(str, compiled.mistakes)
     words = "expected time for every attempt, got 4 min 58.75 s left for attempt 2; raise it to 15 min 3.75 s"
@@ -304,7 +315,7 @@ def test_a_warning_says_where_and_what_to_do():
     ],
 )
 def test_ways_out_lead_out_and_change_nothing_else(lines):
-    """S0-29: whoever does what is said has the schedule from before, as far as it goes."""
+    """Whoever does what is said has the schedule from before, as far as it goes (S0-29)."""
     bad, way_out, good = lines
     before, after = (compile_text(steps(line), find=known, rules=(check,)) for line in (bad, good))
     (told,) = before.mistakes
@@ -314,7 +325,7 @@ def test_ways_out_lead_out_and_change_nothing_else(lines):
 
 
 def test_the_way_out_of_a_weak_compensation_keeps_its_errors():
-    """S0-29: a block of its own would otherwise retry less than none."""
+    """A block of its own would otherwise retry less than none (S0-29)."""
     line = f"{STEP}, retry: {{max_attempts: 6, retry_exhausted: false}}, compensate: {{component: room.free%s}}"
     compiled = compile_text(steps(line % ""), find=known, rules=(check,))
     (told,) = [str(one) for one in compiled.mistakes]
@@ -373,14 +384,14 @@ def test_a_code_that_no_rule_has_is_an_error(tmp_path, silence, words):
 
 
 def test_a_file_that_is_wrong_is_not_warned_of():
-    """S0-29: a block that could not be read is no policy."""
+    """A block that could not be read is no policy (S0-29)."""
     text = steps('id: a, component: net.get, config: {url: x}, timeout: {step_ms: "5"}')
     compiled = compile_text(text, find=known, rules=(check,))
     assert [one.severity for one in compiled.mistakes] == ["error"]
 
 
 def test_strict_makes_warnings_count_and_notes_never(tmp_path, monkeypatch):
-    """S0-29: exit code 0 with warnings, 2 with --strict; for validate and compile."""
+    """Exit code 0 with warnings, 2 with --strict; for validate and compile (S0-29)."""
     monkeypatch.chdir(tmp_path)
     Path("a.py").write_text("def b(): ...")
     python = 'id: a, component: python, config: {call: "a:b"}, idempotent: true, retry:'
@@ -397,14 +408,14 @@ def test_strict_makes_warnings_count_and_notes_never(tmp_path, monkeypatch):
 
 @table("name", [name for name in examples() if not name.startswith("seed")])
 def test_examples_are_without_findings(name):
-    """S0-29: what the docs show follows the rules."""
+    """What the docs show follows the rules (S0-29)."""
     text = examples()[name]
     found_here = compile_text(text, find=known, rules=(check,), complete=False)
     assert [str(one) for one in found_here.mistakes] == []
 
 
 def test_a_thousand_steps_take_less_than_a_second():
-    """S0-29: every rule on every step; of the processor's time, so that a busy machine is no reason."""
+    """Every rule on every step; of the processor's time, so that a busy machine is no reason (S0-29)."""
     lines = [
         f'id: s{n}, component: python, config: {{call: "a:b"}}, retry: {{max_attempts: 3, jitter: 0.{n % 9}}}, '
         f"timeout: {{step_ms: {1000 + n}, total_ms: 100000}}, circuit_breaker: {{failure_threshold: 9, shared: false}}, "

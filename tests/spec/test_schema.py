@@ -92,7 +92,7 @@ def examples() -> dict[str, str]:
 
 @table("name", examples())
 def test_examples_are_taken(validator, name):
-    """S0-29: every pipeline file of the docs, the examples and the seed."""
+    """Every pipeline file of the docs, the examples and the seed (S0-29)."""
     assert wrong(validator, examples()[name]) == []
 
 

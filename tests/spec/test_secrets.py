@@ -75,7 +75,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_no_planted_secret_comes_out_of_a_command_or_a_manifest(folder):
-    """U-24, S0-42: parameters, connections and the environment; manifest, plan, diff, messages and schema."""
+    """U-24: parameters, connections and the environment; manifest, plan, diff, messages and schema (S0-42)."""
     for line in COMMANDS:
         done = CliRunner().invoke(command_line, line.split())
         assert done.exit_code in (0, 1), (line, done.output)

@@ -33,7 +33,7 @@ def test_all_components_are_those_that_there_are():
 
 
 def test_retry_block_is_the_policy_that_it_says():
-    """S0-02..S0-08: each key means what its name says, and the manifest has only canonical keys (C-24)."""
+    """S0-02, S0-03, S0-04, S0-05, S0-06, S0-07, S0-08: each key means what its name says, and the manifest has only canonical keys (C-24)."""
     (step,) = compiled("retry").steps
     assert step.policy["retry"] == {
         "max_attempts": 3,

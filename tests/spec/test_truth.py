@@ -126,14 +126,14 @@ def test_the_format_of_a_manifest_is_the_number_one(number):
     ],
 )
 def test_every_changed_number_changes_the_fingerprint(old, new):
-    """S0-31: times are milliseconds, and no fraction of them is lost."""
+    """Times are milliseconds, and no fraction of them is lost (S0-31)."""
     before, after = step_with(old), step_with(new)
     assert before.policy_fingerprint != after.policy_fingerprint
     assert before.work_fingerprint == after.work_fingerprint
 
 
 def test_no_time_limit_is_rounded_to_nothing():
-    """S0-31: a limit of 0 would be none at all."""
+    """A limit of 0 would be none at all (S0-31)."""
     step = step_with("timeout: {step_ms: 0.0000001}")
     assert step.policy["timeout"] == {"step_ms": 1e-07}
     assert step.timing["worst_ms"] == 1
@@ -253,12 +253,12 @@ def test_the_table_of_errors_says_what_a_guard_does(rest, error, category, name,
     ],
 )  # fmt: skip
 def test_what_is_listed_by_name_and_skipped_is_not_said_to_be_retried(rest, listed):
-    """S0-08: skip_on_errors, the limits of tiers and idempotent: false win."""
+    """Skip_on_errors, the limits of tiers and idempotent: false win (S0-08)."""
     assert step_with(rest).timing["errors"].get("listed") == listed
 
 
 def test_the_limits_of_tiers_bound_the_schedule():
-    """S0-31: no wait is in the manifest that never comes."""
+    """No wait is in the manifest that never comes (S0-31)."""
     timing = step_with("retry: {max_attempts: 10, retry_limits: {network: 1}}, timeout: {step_ms: 1000}").timing
     assert (timing["attempts"], len(timing["delays"]), timing["calls"]) == (2, 1, {"run": 2, "job": 8})
     assert timing["worst_ms"] == 123_250  # with two minutes that a service may ask for
@@ -334,7 +334,7 @@ def test_what_is_loaded_still_counts_where_nothing_is_compiled(monkeypatch):
     ],
 )  # fmt: skip
 def test_what_is_certain_of_a_text_is_told(step, told):
-    """C-19, S0-29: a text with a reference in it is a text, and what is written of it stays."""
+    """C-19: a text with a reference in it is a text, and what is written of it stays (S0-29)."""
     said = lines(FIRST + f"  - {{id: b, {step}}}\n")
     assert [told in line for line in said] == ([] if told is None else [True])
 
@@ -351,7 +351,7 @@ REFERS = '  - {%scomponent: python, config: {call: "m:f", args: {x: "${steps.%s.
 
 
 def test_a_step_without_a_good_id_is_looked_at_all_the_same():
-    """S0-30: all mistakes at once; and those behind it are not blamed for it, nor those that name the step that is meant."""
+    """All mistakes at once; and those behind it are not blamed for it, nor those that name the step that is meant (S0-30)."""
     unknown = REFERS.replace("steps.%s.outputs.", "%s.")
     text = FIRST + "".join(unknown % (id, "params") for id in ("", 'id: "a b", ', "id: a, "))  # noqa: A001
     text += REFERS % ("id: c, ", "a") + REFERS % ("id: d, ", "zz")
@@ -360,7 +360,7 @@ def test_a_step_without_a_good_id_is_looked_at_all_the_same():
 
 
 def test_every_knot_of_steps_is_told_and_nothing_else_of_it():
-    """S0-30: also one that waits for another; and no step is told to need what it needs."""
+    """Also one that waits for another; and no step is told to need what it needs (S0-30)."""
     step = '  - {id: %s, needs: [%s], component: python, config: {call: "m:f", args: {x: "${steps.%s.outputs.x}"}}}\n'
     text = "".join(
         step % one for one in (("a", "b", "b"), ("b", "a", "a"), ("d", "e, a", "e"), ("e", "d", "d"), ("f", "e", "e"))
@@ -379,7 +379,7 @@ def test_every_knot_of_steps_is_told_and_nothing_else_of_it():
     ],
 )
 def test_no_list_stands_for_true_or_false(block, told):
-    """S0-29."""
+    """U-20."""
     (line,) = lines(f'  - {{id: a, component: python, config: {{call: "m:f"}}, {block}}}\n')
     assert told in line
 
@@ -391,7 +391,7 @@ def test_a_key_without_a_value_has_its_default():
 
 
 def test_descriptions_are_texts_everywhere():
-    """S0-29."""
+    """U-20."""
     text = 'oml_version: "0.1.0"\nname: m\nparams: {p: {type: string, default: a, description: [1]}}\nprofiles: {x: {description: {a: 1}}}\nsteps:\n'
     found = compile_text(text + FIRST, "f")
     assert [str(one)[2:] for one in found.mistakes] == [
@@ -448,7 +448,7 @@ NET = "http.caller, config: {url: 'https://b.c'}"
     ],
 )  # fmt: skip
 def test_a_rule_sees_all_of_what_it_warns_of(rest, code):
-    """S0-29: by class, by status and by name alike; and of what undoes a step as of the step."""
+    """By class, by status and by name alike; and of what undoes a step as of the step (S0-29)."""
     head = HEAD.replace("params: {", "params: {attempt: {type: integer, default: 1}, ")
     text = f'{head}  - {{id: a, component: python, mode: read, config: {{call: "m:f"}}, {rest}}}\n'
     assert [one.code for one in compile_text(text, rules=(check,)).mistakes] == [code]
@@ -510,7 +510,7 @@ def test_the_schema_takes_what_compiles_and_refuses_what_does_not():
 
 
 def test_a_mistake_under_a_long_key_is_told_at_its_place():
-    """S0-30: of a long key a line shows the beginning only."""
+    """Of a long key a line shows the beginning only (S0-30)."""
     text = f'  - {{id: a, component: python, config: {{call: "m:f", args: {{"{"a long key " * 9}": {{y: "${{zz}}"}}}}}}}}\n'
     (line,) = lines(text)
     assert line.startswith(f"5:{text.index('${zz}')}: ")
@@ -542,7 +542,7 @@ def test_a_file_that_says_it_is_older_is_not_read_as_if_it_were_not(version, tol
 
 @table("pure", [False, True])
 def test_a_broken_escape_is_told_in_our_words(pure):
-    """S0-29."""
+    """U-20."""
     (mistake,) = looked_at(with_value(r'"\xzz"'), pure=pure).mistakes
     assert (mistake.expected, mistake.got) == ("an escape that YAML knows", "another one")
 
@@ -565,13 +565,13 @@ def test_both_parsers_come_to_the_same_or_one_of_them_says_no(text):
     ],
 )  # fmt: skip
 def test_one_mistake_is_one_line(step, told):
-    """S0-30."""
+    """U-20."""
     (line,) = lines(f"  - {{id: a, component: {step}}}\n")
     assert told in line
 
 
 def test_a_component_that_cannot_be_loaded_is_told_once():
-    """S0-30: and not as the name of nothing where it is used again."""
+    """And not as the name of nothing where it is used again (S0-30)."""
 
     def find_broken(name: str):
         raise outlast.ConfigurationError(f"{name} cannot be loaded: it is broken.")
@@ -605,7 +605,7 @@ def test_a_parameter_has_keys_that_are_texts(value):
 
 
 def test_a_default_that_is_written_out_changes_no_fingerprint():
-    """S0-31: `mode: inline` is what holds anyway."""
+    """`mode: inline` is what holds anyway (S0-31)."""
     plain, said, other = (
         step_with(f"retry: {{max_attempts: 3{mode}}}") for mode in ("", ", mode: inline", ", mode: requeue")
     )
@@ -777,7 +777,7 @@ def test_how_the_command_is_started_changes_no_answer(tmp_path):
     ],
 )
 def test_a_name_that_is_too_long_for_a_file_is_one_that_is_not_there(step, tmp_path):
-    """S0-30: a line with its place; the disk refuses to look for it."""
+    """A line with its place; the disk refuses to look for it (S0-30)."""
     (tmp_path / "shop").mkdir(exist_ok=True)
     component, config, key = step
     config = config.format("x" * 300)

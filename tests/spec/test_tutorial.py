@@ -108,7 +108,7 @@ def follow(text, reader):
 
 
 def test_the_tutorial_is_true(tmp_path):
-    """S0-29, S0-31: whoever follows the page sees what it shows: a pipeline that is checked, compiled, run, broken, mended and run on."""
+    """Whoever follows the page sees what it shows: a pipeline that is checked, compiled, run, broken, mended and run on (S0-29, S0-31)."""
     text = TUTORIAL.read_text()
     assert len([command for command, _ in commands(text) if command.startswith("outlast ")]) == 14
     with reading(text, tmp_path) as reader:
@@ -117,7 +117,7 @@ def test_the_tutorial_is_true(tmp_path):
 
 @pytest.mark.timeout(180)
 def test_the_guide_from_an_api_to_postgres_is_true(tmp_path, postgres_server):
-    """S0-29: from a CSV file through an API to a table, with rows that fail, a failure in the middle, what is undone, and a kill."""
+    """From a CSV file through an API to a table, with rows that fail, a failure in the middle, what is undone, and a kill (S0-29)."""
     text = TO_POSTGRES.read_text()
     assert len([command for command, _ in commands(text) if command.startswith("outlast ")]) > 8
     with reading(text, tmp_path, SHOP_URL=postgres_server.database("prices").dsn) as reader:
@@ -125,7 +125,7 @@ def test_the_guide_from_an_api_to_postgres_is_true(tmp_path, postgres_server):
 
 
 def test_the_example_follows_the_rules():
-    """S0-29: no mistake, no warning, not even a note."""
+    """No mistake, no warning, not even a note (S0-29)."""
     text = (ROOT / "examples" / "movies.yaml").read_text()
     compiled = compile_text(text, rules=(check,), connections=load(ROOT / "examples" / "connections.yaml"))
     assert [str(one) for one in compiled.mistakes] == []

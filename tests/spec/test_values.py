@@ -258,7 +258,7 @@ SECRET = "S3cr3t-canary-value"
 
 @table("sensitive", [SECRET, 5, None])
 def test_a_secret_is_nowhere(sensitive):
-    """S0-42: given by hand, by the environment or in the file, right or wrong: no line and no manifest has it."""
+    """Given by hand, by the environment or in the file, right or wrong: no line and no manifest has it (S0-42)."""
     declared = "{type: string, sensitive: true, max: 3}"
     text = PARAMS.replace("  tags:", f"  token: {declared}\n  tags:").replace(
         '"a:b"', '"a:b", args: {t: "${params.token}"}'
@@ -323,7 +323,7 @@ def test_a_time_that_does_not_fit_is_shown_as_it_was_written():
 
 
 def test_where_a_secret_among_parameters_comes_from_is_told_in_words():
-    """S0-42, C-26: by its variable; what was given by hand needs no such word."""
+    """C-26: by its variable; what was given by hand needs no such word (S0-42)."""
     text = 'oml_version: "0.1.0"\nname: p\nparams: {x: {type: string}}\nsteps:\n  - {id: a, component: python, config: {call: "a:b"}}\n'
     secret = "postgresql://bob:hunter2PLANT@h/x"
     (by_hand,) = compile_text(text, params={"x": secret}).errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from hashlib import sha256
 from itertools import count
 
 import pytest
@@ -143,6 +144,7 @@ def test_a_key_itself_is_not_stored(store):
     with pytest.raises(ValueError, match="64 hexadecimal digits"):
         begin(store, "job 1", lease, "movies:7")
     assert key_digest("a") != key_digest("b") != key_digest("b", b"secret") != key_digest("b", b"other")
+    assert key_digest("b") == sha256(b"b").hexdigest()
     assert key_digest("half \ud800")
     with pytest.raises(ValueError, match="positive number of seconds"):
         store.succeed_key(begin(store, "job 1", lease), None, 0, lease)

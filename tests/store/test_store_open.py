@@ -336,7 +336,7 @@ def test_a_newer_program_brings_an_older_schema_up_to_date(fresh, monkeypatch):
 
 
 def test_a_store_from_before_waits_were_on_record_is_brought_up_to_date(fresh, monkeypatch):
-    """S3-22: what was there has no waits, and what comes now has."""
+    """What was there has no waits, and what comes now has (S3-22)."""
     known = database._migrations
     monkeypatch.setattr(database, "_migrations", lambda name: known(name)[:1])
     with open_store(fresh) as store, store._database.writing() as tx:
