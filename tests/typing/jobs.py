@@ -53,13 +53,17 @@ assert_type(process_report.enqueue_many({"file_id": f"f-{n}"} for n in range(10)
 process_report.options(unique_key=lambda file_id: f"{file_id}")
 
 
+def free(number: int) -> int:
+    return number
+
+
 async def release(number: int) -> str:
     return f"{number}"
 
 
 async def main() -> None:
     await outlast.current().compensate(release, 3)
-    outlast.current().compensate(tidy.fn, 3)
+    outlast.current().compensate(free, 3)
     outlast.current().compensate(len, 3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert_type(await process_report.aenqueue("f-1"), outlast.JobHandle[str])
     assert_type(await job.aresult(), str)
