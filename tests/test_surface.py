@@ -41,6 +41,7 @@ ROOMS = {
     "prometheus_client": "observe/prometheus",
     "psycopg": "store/postgres components/steps/doing/postgres",
     "pyarrow": "components",
+    "pymysql": "components/mysql components/steps/doing/mysql",
     "pydantic": "components/defaults components/describing components/steps rows/models",
     "pydantic_core": "components/defaults components/describing",
     "referencing": "components/steps/doing/rows",
