@@ -175,7 +175,7 @@ def inputs(count: int, seed: int) -> list[Input]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt that must be on record: how it ended, and the least nominal wait after it as a number of the schedule."""
+    """One attempt that must be on record: how it ended, with which error class, and the seconds that a service asked for."""
 
     outcome: str
     error_class: str | None = None
