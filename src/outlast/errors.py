@@ -302,11 +302,18 @@ def closest(name: str, known: Sequence[str]) -> str:
 
 def is_misspelt(name: str, meant: str) -> bool:
     """
-    Whether one name is so close to the other that what stands under it may be read as what was meant.
+    Whether one name is so close to the other that what stands under it may be read as what was meant: of a name with a
+    point, each of its parts.
 
     >>> is_misspelt("timeuot", "timeout"), is_misspelt("retires", "retry"), is_misspelt("retries", "max_attempts")
     (True, False, False)
+    >>> is_misspelt("flies.reader", "files.reader"), is_misspelt("shop.reader", "s3.reader")
+    (True, False)
     """
     import difflib  # only an error path needs it
 
-    return len(name) <= _LONGEST and difflib.SequenceMatcher(None, name, meant).ratio() >= _SURELY
+    ours, theirs = name.split("."), meant.split(".")
+    pairs = zip(ours, theirs, strict=True) if len(ours) == len(theirs) else [(name, meant)]
+    return len(name) <= _LONGEST and all(
+        one == other or difflib.SequenceMatcher(None, one, other).ratio() >= _SURELY for one, other in pairs
+    )

@@ -37,7 +37,7 @@ def _url(text: str) -> str:
             f"expected the address to have a host, and its port to be a number; if it is part of a password, {ENCODE}"
         )
     if "@" not in authority or authority[0] in ":@":
-        raise ValueError("expected a user in the address; write it as mysql://user@host/database")
+        raise ValueError("expected a user in the address; write it before the host, with an @ behind it")
     if _PERCENT.search(text) or "#" in text:
         raise ValueError(f"expected every % and # of the address to be percent-encoded; {ENCODE}")
     parts = urlsplit(text)

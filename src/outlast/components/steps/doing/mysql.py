@@ -148,7 +148,7 @@ def _connect(fields: Mapping[str, Any], limit: float) -> Any:
     except pymysql.Error as error:
         found: Exception = error
     except RuntimeError:  # how it logs in needs another package, unless TLS hides the password
-        message = "no connection to the database: the way in which the server wants the password needs TLS, or the package cryptography"
+        message = "no connection to the database: the server wants a login that is encrypted, which needs TLS, or the package cryptography"
         raise PermanentFailure(message, error_class="missing_dependency") from None
     except _GARBAGE:
         found = _malformed()
