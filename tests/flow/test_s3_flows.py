@@ -25,7 +25,11 @@ steps:
     timeout: {step_ms: 4000}
     compensate:
       component: s3.deleter
-      config: {connection: "@s3.reports", key: "${steps.write.outputs.key}", etag: "${steps.write.outputs.etag}"}
+      config:
+        connection: "@s3.reports"
+        key: "${steps.write.outputs.key}"
+        etag: "${steps.write.outputs.etag}"
+        written: "${steps.write.outputs.written}"
   - id: check
     component: python
     config: {call: "MODULE:check", args: {size: "${steps.write.outputs.size}"}}
@@ -116,6 +120,21 @@ def test_what_was_written_is_undone_and_written_again(project, flow, s3, sqlite_
     result = changed.run(run_key="undone", app=sqlite_app)
     assert (result.status, s3.get("undone/monday.json")) == ("completed", b'[{"id":1}]')
     assert len(result["read"].attempts) == 1  # on record: not read again
+
+
+def test_what_another_run_has_written_is_not_undone(project, flow, s3, sqlite_app):
+    """C-21: the same bytes were there already, so this run has written nothing that it could undo."""
+    s3.put("in/monday.jsonl", b'{"id":1}\n')
+    changed = project.load(LABELS.replace("out/${params.day}.json", "shared/${params.day}.json"))
+    changed.run(run_key="first", app=sqlite_app)
+    (project.root / "broken").touch()
+    second = changed.run(run_key="second", app=sqlite_app, check=False)
+    (project.root / "broken").unlink()
+    assert (second.status, second["write"].status, s3.get("shared/monday.json")) == (
+        "failed",
+        "compensated",
+        b'[{"id":1}]',
+    )
 
 
 def test_the_secret_of_a_store_is_nowhere(flow, s3, tmp_path, sqlite_app, project):

@@ -82,7 +82,12 @@ NESTED: dict[str, dict[str, Any]] = {
         "extensions": [".json", ".jsonl"],
         "require_metadata": {"owner": ".+", "schema": "v[0-9]"},
     },
-    "s3.writer": {"connection": "@s3.reports", "key": "a.json", "body": [{"a": [1]}], "metadata": {"day": "a", "b": "c"}},
+    "s3.writer": {
+        "connection": "@s3.reports",
+        "key": "a.json",
+        "body": [{"a": [1]}],
+        "metadata": {"day": "a", "b": "c"},
+    },
     "supabase.deleter": {
         "connection": "@supabase.main",
         "table": "t",

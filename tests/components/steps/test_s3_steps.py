@@ -64,7 +64,7 @@ def test_what_is_written_is_what_is_read(s3, key, format_, body, raw, kind):
     said = {} if format_ is None else {"format": format_}
     wrote = run("writer", s3, key, body=body, metadata={"Batch": "7"}, **said)
     digest, etag = hashlib.sha256(raw).hexdigest(), hashlib.md5(raw).hexdigest()
-    assert wrote == {"bucket": "bucket", "key": key, "size": len(raw), "etag": etag, "sha256": digest}
+    assert wrote == {"bucket": "bucket", "key": key, "size": len(raw), "etag": etag, "sha256": digest, "written": True}
     assert s3.get(key) == raw
     assert run("reader", s3, key, **said) == {
         "body": body,
@@ -423,7 +423,7 @@ def test_they_are_what_a_step_relies_on(s3):
     ]  # fmt: skip
     assert [sorted(one) for one in found] == [
         ["body", "content_type", "etag", "metadata", "size"],
-        ["bucket", "etag", "key", "sha256", "size"],
+        ["bucket", "etag", "key", "sha256", "size", "written"],
         ["bucket", "key"],
     ]
 

@@ -35,7 +35,8 @@ _KNOWN = {
     ".ndjson": "jsonl",
     ".csv": "csv",
 }
-OWN_METADATA = "outlast-sha256"  # what the writer notes with every object
+# What the writer notes with every object: the checksum of its bytes, and a digest of the work that has written it.
+OWN_METADATA, OWN_WORK = "outlast-sha256", "outlast-work"
 _NO_FORMAT = f"expected a key that ends in {', '.join(_KNOWN)}; or say what it is with format"
 
 
@@ -99,7 +100,7 @@ def _metadata(given: dict[str, str]) -> dict[str, str]:
     names |= {
         (name,): "expected a name of your own; this one is set by the component itself"
         for name in given
-        if name.lower() == OWN_METADATA
+        if name.lower() in (OWN_METADATA, OWN_WORK)
     }
     lowered = [name.lower() for name in given]
     names |= {
@@ -301,8 +302,9 @@ WRITER = Component(
         "size": "how many bytes it has",
         "etag": "the mark of this version of the object, for s3.deleter",
         "sha256": "the checksum of its bytes",
+        "written": "whether this step has written it; false: with overwrite: false, it was there with the same bytes",
     },
-    types={"bucket": "text", "key": "text", "size": "integer", "etag": "text", "sha256": "text"},
+    types={"bucket": "text", "key": "text", "size": "integer", "etag": "text", "sha256": "text", "written": "boolean"},
     connection="s3",
     overrides=_OVERRIDES,
     writes=True,
@@ -328,6 +330,9 @@ class DeleterConfig(Config):
             description="the output of s3.writer: another version of the object is left alone, which is an error",
         ),
     ] = None
+    written: Annotated[
+        bool, Field(description="the output of s3.writer: false leaves the object alone, because it was there before")
+    ] = True
 
 
 DELETER = Component(
@@ -347,5 +352,6 @@ DELETER = Component(
         "connection": "@s3.reports",
         "key": "${steps.write.outputs.key}",
         "etag": "${steps.write.outputs.etag}",
+        "written": "${steps.write.outputs.written}",
     },
 )

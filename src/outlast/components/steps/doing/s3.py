@@ -24,7 +24,7 @@ from outlast.components.reading import missing
 from outlast.components.steps.doing import invalid, keep, listed
 from outlast.components.steps.doing.files import fill, rows_of
 from outlast.components.steps.doing.jsons import strict
-from outlast.components.steps.s3 import OWN_METADATA, format_of
+from outlast.components.steps.s3 import OWN_METADATA, OWN_WORK, format_of
 from outlast.components.values import json_text
 from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.verdicts import classify
@@ -272,7 +272,7 @@ def read(config: ReaderConfig, context: StepContext) -> dict[str, Any]:
             metadata = {str(name).lower(): str(value) for name, value in answer.get("Metadata", {}).items()}
             _check_metadata(config, metadata)
             raw = _whole(about, body, answer, config.max_bytes)
-    noted = metadata.pop(OWN_METADATA, None)
+    noted, _ = metadata.pop(OWN_METADATA, None), metadata.pop(OWN_WORK, None)
     if noted is not None and noted != sha256(raw).hexdigest():
         message = f"{config.key} of {about.bucket}: expected the bytes whose checksum is noted with it ({OWN_METADATA}), got: others"
         raise PermanentFailure(message, error_class="data_error")
@@ -356,7 +356,7 @@ def _read_as(kind: str, raw: bytes, key: str, context: StepContext) -> Any:
 def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     """
     One object, in one request: the store has it whole or not at all. With `overwrite` false, an object that is there is left
-    alone; if it has the same bytes the work is done already.
+    alone; if it has the same bytes the work is done already, by an attempt at this step or by somebody else.
     """
     kind = _kind(config)
     raw = _written_as(kind, config.body, context)
@@ -364,15 +364,20 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
         raise invalid(f"expected a body of at most max_bytes ({config.max_bytes}), got: a longer one")
     digest = sha256(raw).hexdigest()
     with _reached(config, context) as about:
-        etag = None if config.overwrite else _there(about, raw, digest)
-        if etag is None:
-            etag = _put(about, config, kind, raw, digest)
-        if etag is None:  # somebody was quicker
-            etag = _there(about, raw, digest)
-        if etag is None:
+        work = sha256(context.idempotency_key.encode()).hexdigest()
+        found = None if config.overwrite else _there(about, raw, digest, work)
+        if (
+            found is None
+            and (etag := _put(about, config, kind, raw, {OWN_METADATA: digest, OWN_WORK: work})) is not None
+        ):
+            found = etag, True
+        if found is None:  # somebody was quicker
+            found = _there(about, raw, digest, work)
+        if found is None:
             message = f"writing {about.key} of {about.bucket}: another writer is at it"
             raise TemporaryFailure(message, error_class="temporary_failure")
-    return {"bucket": about.bucket, "key": config.key, "size": len(raw), "etag": etag, "sha256": digest}
+    about_it = {"bucket": about.bucket, "key": config.key, "size": len(raw), "sha256": digest}
+    return {**about_it, "etag": found[0], "written": found[1]}
 
 
 def _written_as(kind: str, body: Any, context: StepContext) -> bytes:
@@ -404,7 +409,7 @@ def _written_as(kind: str, body: Any, context: StepContext) -> bytes:
         return path.read_bytes()
 
 
-def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, digest: str) -> str | None:
+def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, noted: Mapping[str, str]) -> str | None:
     """The mark of what the store has now; None if there was something that must not be replaced."""
     sent = md5(raw, usedforsecurity=False)
     options: dict[str, Any] = {} if config.overwrite else {"IfNoneMatch": "*"}
@@ -416,7 +421,7 @@ def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, digest: st
         ContentLength=len(raw),
         ContentMD5=b64encode(sent.digest()).decode(),  # the store checks it before it keeps anything
         ContentType=config.content_type or _TYPES[kind],
-        Metadata={**{name.lower(): value for name, value in config.metadata.items()}, OWN_METADATA: digest},
+        Metadata={**{name.lower(): value for name, value in config.metadata.items()}, **noted},
         **options,
     )
     if answer is None:
@@ -432,20 +437,23 @@ def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, digest: st
     return etag
 
 
-def _there(about: _Object, raw: bytes, digest: str) -> str | None:
-    """The mark of the object that is there, if it has the same bytes; None if there is none. Another one is an error."""
+def _there(about: _Object, raw: bytes, digest: str, work: str) -> tuple[str, bool] | None:
+    """
+    The mark of the object that is there, if it has the same bytes, and whether an attempt at this step has written it; None
+    if there is none. Another one is an error.
+    """
     found = _looked_at(about)
     if found is None:
         return None
     etag = str(found.get("ETag", "")).strip('"')
-    noted = {str(name).lower(): value for name, value in found.get("Metadata", {}).items()}.get(OWN_METADATA)
+    noted = {str(name).lower(): value for name, value in found.get("Metadata", {}).items()}
     is_same = found.get("ContentLength") == len(raw) and (
-        noted == digest or etag == md5(raw, usedforsecurity=False).hexdigest()
+        noted.get(OWN_METADATA) == digest or etag == md5(raw, usedforsecurity=False).hexdigest()
     )
     if not is_same:
         message = f"expected no other object at {about.key} of {about.bucket}, because overwrite is false, got: one with other bytes"
         raise PermanentFailure(message, error_class="data_error")
-    return etag
+    return etag, noted.get(OWN_WORK) == work
 
 
 def _looked_at(about: _Object) -> dict[str, Any] | None:
@@ -457,7 +465,9 @@ def _looked_at(about: _Object) -> dict[str, Any] | None:
 
 
 def delete(config: DeleterConfig, context: StepContext) -> dict[str, Any]:
-    """It is gone afterwards, unless it is another version than the one that is meant."""
+    """It is gone afterwards, unless it is another version than the one that is meant, or was there before."""
+    if not config.written:
+        return {"bucket": config.bucket or str((context.connection or {})["bucket"]), "key": config.key}
     with _reached(config, context) as about:
         if config.etag is None or _is_version(about, config.etag):
             about.call("deleting", "delete_object")
