@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from labor import wait_until
+from outlast.components import registry
+from outlast.components.describing import Component
+from outlast.components.steps.config import Config
 from outlast.testing import capture_events, virtual_time
 
 SLOW = """\
@@ -180,6 +184,29 @@ def work():
     )
     assert project.load(f"name: crowded\nsteps:\n{steps}").run(run_key="a", app=app).status == "completed"
     assert project.namespace().most == [2]
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_what_a_component_needs_is_loaded_before_its_time_begins(project, app, monkeypatch, rows):
+    """S0-14: to load a library may take seconds, which are no part of an attempt: nothing was asked of anybody yet."""
+    name = f"heavy_library_{rows}".lower()
+    (project.root / f"{name}.py").write_text("""\
+import outlast
+bound = [outlast.current().remaining()]
+def run(config, context):
+    bound.append(context.remaining())
+    return {}
+""")
+    monkeypatch.syspath_prepend(str(project.root))
+    heavy = Component(name="heavy.step", summary="Needs much.", config=Config, outputs={}, run=f"{name}:run")
+    monkeypatch.setitem(registry._components, heavy.name, heavy)  # as register_component, and gone afterwards
+    each = "    for_each: {items: [{id: 1}], key: id}\n" if rows else ""
+    flow = project.load(
+        f"name: loaded\nsteps:\n  - id: a\n    component: heavy.step\n    timeout: {{step_ms: 60000}}\n{each}"
+    )
+    assert flow.run(run_key="a", app=app).status == "completed"
+    first, second = sys.modules.pop(name).bound
+    assert (first, second is None) == (None, False)
 
 
 def test_snooze_puts_a_step_off_without_an_attempt(project, app):

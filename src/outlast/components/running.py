@@ -15,6 +15,7 @@ import inspect
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.calls.state import current
 from outlast.components.describing import OUTPUT_TYPES
 from outlast.errors import PermanentFailure
+from outlast.kernel.clock import here
 from outlast.kernel.redact import error_text, mask_known, remember_secret
 from outlast.observe import emit, listening
 from outlast.settings.names import attribute
@@ -96,13 +98,15 @@ class StepContext:
     component: str = ""
     place: Place | None = field(default=None, repr=False)
     hidden: tuple[str, ...] = field(default=(), repr=False)
+    until: float | None = None  # of a row: when its attempt is over, on the monotonic clock
 
     def remaining(self) -> float | None:
         """
         Seconds that work of this attempt may take; None if nothing bounds it. It is a little less than what is left of its
         time: work that ends by itself leaves no thread behind, which the next attempt would find `still_running`.
         """
-        left = current().remaining()
+        known = [current().remaining(), None if self.until is None else self.until - here.get().clock.monotonic()]
+        left = min((max(0.0, one) for one in known if one is not None), default=None)
         return None if left is None else left - min(_SPARE, left * _SHARE)
 
     def keep(self, name: str, raw: str | bytes) -> None:
@@ -189,6 +193,12 @@ def called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
         return asyncio.run(awaited())
     return came
+
+
+def load(component: Component) -> None:
+    """Load what a component needs, before the time of an attempt begins: a large library takes seconds."""
+    with suppress(Exception):  # the attempt says what is missing, and is on record
+        component.runner()
 
 
 def do_work(component: Component, config: Mapping[str, Any], context: StepContext) -> Mapping[str, Any]:

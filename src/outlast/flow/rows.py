@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.calls.guard import Guard
 from outlast.calls.state import current
-from outlast.components.running import NO_ROW, Place, StepContext, do_work, in_child
+from outlast.components.running import NO_ROW, Place, StepContext, do_work, in_child, load
 from outlast.errors import LeaseLost, PermanentFailure
 from outlast.flow.filling import Values
 from outlast.flow.outputs import Outputs, keep
 from outlast.flow.steps import _key_secret
-from outlast.kernel.clock import ahead_us
+from outlast.kernel.clock import ahead_us, here
 from outlast.observe import emit, listening
 from outlast.pipeline.keys import Keys
 from outlast.pipeline.record.writer import as_row
@@ -174,12 +174,15 @@ class _OfRow:
         self.template = work.template
         self.inputs: Mapping[str, Any] = work.step.work.get("inputs", {}) if work.deed == "do" else {}
         self._component = component
+        self._limit = guard.timeout
         # A child process is told what to do once everything is on record that has to be.
         self._child = (
             Guard(work.step.id, retry=None, timeout=guard.timeout, isolation="process")
             if guard.isolation == "process"
             else None
         )
+        if self._child is None:
+            load(component)
         connection = self.template.get("connection")
         self._connection = work.pass_.connection(connection) if isinstance(connection, str) else None
 
@@ -195,7 +198,10 @@ class _OfRow:
 
     def _context(self, values: Values, row: Any = NO_ROW) -> StepContext:
         work, there, now = self.work, self.work.pass_, current()
+        # A child process knows its own time.
+        limit = None if self._child is not None else self._limit
         return StepContext(
+            until=None if limit is None else here.get().clock.monotonic() + limit,
             pipeline=there.manifest.name,
             step=work.step.id,
             run_id=there.record.id,

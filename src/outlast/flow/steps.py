@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from outlast.calls.drivers import run
 from outlast.calls.state import Call, Ended, current_work, stop_reason
 from outlast.components.registry import find_component
-from outlast.components.running import NO_ROW, Place, StepContext, do_work, in_child
+from outlast.components.running import NO_ROW, Place, StepContext, do_work, in_child, load
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import AttemptTimeoutError, LeaseLost, PermanentFailure, TemporaryFailure, TotalTimeoutError
 from outlast.flow.filling import Values
@@ -270,6 +270,7 @@ class StepWork:
         guard = guard_of(self.step, what="step" if self.deed == "do" else "compensation", home=self.pass_.home)
         if guard.isolation == "process":
             return in_child, (self.component_name, config), guard
+        load(component)
         return _in_thread, (component, [config]), guard
 
     def _find_key(self, values: Values) -> None:
