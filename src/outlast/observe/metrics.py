@@ -268,7 +268,7 @@ RECORDED: Final = (
     Metric(
         "outlast_steps_on_record",
         ("app", "pipeline", "deed", "state"),
-        f"Steps of flows (deed do), and what undoes them (deed undo), by state. {GOES_DOWN}",
+        f"Steps of flows (deed do), and what undoes them (deed undo) once that was begun, by state. {GOES_DOWN}",
         "gauge",
     ),
     Metric(

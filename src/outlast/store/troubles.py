@@ -394,7 +394,9 @@ class Troubles:
             )
             steps = tx.rows(
                 "select r.pipeline, s.deed, s.state, count(*) from outlast_runs r join outlast_flow_steps s on s.run = r.number "
-                "where r.app = ? group by r.pipeline, s.deed, s.state order by 1, 2, 3",
+                # The row of what was undone in an earlier round stays, and says nothing of this one until it is begun.
+                "where r.app = ? and not (s.deed = 'undo' and s.state = 'pending' and s.token = 0) "
+                "group by r.pipeline, s.deed, s.state order by 1, 2, 3",
                 self.app,
             )
             jobs = tx.rows(
