@@ -270,6 +270,20 @@ def test_an_alert_is_told_once_and_once_when_it_is_over(store):
         "text": "[firing] dead_letters: m w",
         "notices": [{"status": "firing"} | alert().document()],
     }
+    over = told.taken[3]["notices"][0]
+    instant = f"{datetime.fromisoformat(over['ended']):%Y-%m-%d %H:%M:%S} UTC"
+    assert told.taken[3]["text"] == (
+        f"[resolved] dead_letters: It is over. A check at {instant} found that it does not fire any more. "
+        "Since 2026-11-17 00:00:00 UTC it was: m w"
+    )
+    assert over == alert().document() | {
+        "status": "resolved",
+        "message": "It is over.",
+        "why": told.taken[3]["text"].partition("It is over. ")[2],
+        "value": None,
+        "ended": over["ended"],
+        "was": {"message": "m", "why": "w", "value": 1},
+    }
     assert "secret" not in json.dumps(sql(store, "select name, data from outlast_states where kind = 'alerts'"))
 
 
@@ -285,7 +299,29 @@ def test_what_a_webhook_has_not_taken_is_told_by_the_next_check(store):
     assert told(alert()) == ([("firing", "dead_letters")], None)
     told.problem = "gone"
     assert told() == ([], "gone")
+    assert told() == ([], "gone")
     told.problem = None
+    assert told() == ([("resolved", "dead_letters")], None)
+    first, again, last = (document["notices"][0]["ended"] for document in told.taken[-3:])
+    assert first == again == last  # when it was over, not when that could be told
+
+
+def test_one_that_fires_again_before_its_end_was_told_goes_on(store):
+    """U-23: nothing is told twice, and its end is the later one."""
+    told = Told(store)
+    assert told(alert()) == ([("firing", "dead_letters")], None)
+    told.problem = "gone"
+    assert told() == ([], "gone")
+    told.problem = None
+
+    def ended():
+        ((data,),) = sql(store, "select data from outlast_states where kind = 'alerts' and app = ?", store.app)
+        kept = json.loads(data) if isinstance(data, str) else data
+        return [one.get("ended") for one in kept["alerts"].values()]
+
+    assert ended() != [None]
+    assert told(alert()) == ([], None)
+    assert ended() == [None]
     assert told() == ([("resolved", "dead_letters")], None)
 
 
