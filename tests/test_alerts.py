@@ -456,3 +456,11 @@ def test_the_command_says_what_fires_and_tells_a_webhook(tmp_path):
             "expected --webhook to be an address such as https://host/path, got: one without http:// or https://.",
         ],
     )
+
+
+def test_a_store_that_cannot_be_reached_is_no_silence(tmp_path):
+    """U-23: exit code 1, as for an alert, and the first line says that nothing was found out."""
+    done = Shell(tmp_path, {})("alerts check --store postgresql://ann@127.0.0.1:1/shop")
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, first) == (1, "", "It could not be found out whether alerts fire:")
+    assert second.startswith("the store 'shop' on 127.0.0.1 failed: ")
