@@ -124,7 +124,7 @@ def test_the_other_rules_say_what_is_so():
         breakers=[OpenBreaker("openai", since), OpenBreaker("db", since, "maintenance")],
         letters=101,
         beyond=since,
-        stuck=[StuckJobs("mail", 2, START, 1, START + SECOND)],
+        stuck=[StuckJobs("mail", 2, START, 1, START + SECOND), StuckJobs("trips", undo=1, undo_us=START)],
         not_undone=[NotUndone("trip", 1, START)],
         workers=0,
     )
@@ -148,6 +148,12 @@ def test_the_other_rules_say_what_is_so():
         ),
         (
             "critical",
+            "stuck_jobs:trips",
+            f"1 job to be undone for more than 15 min 00 s that nobody undoes, the first since {instant}; no worker is running.",
+            since,
+        ),
+        (
+            "critical",
             "compensation_failed:trip",
             "1 compensation failed for good, and nobody has seen to the dead letter.",
             since,
@@ -157,7 +163,11 @@ def test_the_other_rules_say_what_is_so():
     assert firing(facts._replace(letters=100)) == firing(facts)[:-1]
     everything_off = [f"{name}=off" for name in RULES]
     assert firing(facts, *everything_off) == []
-    assert firing(facts, "dead_letters=101", "breaker_open=off") == ["stuck_jobs:mail", "compensation_failed:trip"]
+    assert firing(facts, "dead_letters=101", "breaker_open=off") == [
+        "stuck_jobs:mail",
+        "stuck_jobs:trips",
+        "compensation_failed:trip",
+    ]
 
 
 def test_every_mistake_in_the_rules_is_told_at_once():
@@ -270,6 +280,20 @@ def test_an_alert_is_told_once_and_once_when_it_is_over(store):
         "text": "[firing] dead_letters: m w",
         "notices": [{"status": "firing"} | alert().document()],
     }
+    over = told.taken[3]["notices"][0]
+    instant = f"{datetime.fromisoformat(over['ended']):%Y-%m-%d %H:%M:%S} UTC"
+    assert told.taken[3]["text"] == (
+        f"[resolved] dead_letters: It is over. A check at {instant} found that it does not fire any more. "
+        "Since 2026-11-17 00:00:00 UTC it was: m w"
+    )
+    assert over == alert().document() | {
+        "status": "resolved",
+        "message": "It is over.",
+        "why": told.taken[3]["text"].partition("It is over. ")[2],
+        "value": None,
+        "ended": over["ended"],
+        "was": {"message": "m", "why": "w", "value": 1},
+    }
     assert "secret" not in json.dumps(sql(store, "select name, data from outlast_states where kind = 'alerts'"))
 
 
@@ -285,7 +309,29 @@ def test_what_a_webhook_has_not_taken_is_told_by_the_next_check(store):
     assert told(alert()) == ([("firing", "dead_letters")], None)
     told.problem = "gone"
     assert told() == ([], "gone")
+    assert told() == ([], "gone")
     told.problem = None
+    assert told() == ([("resolved", "dead_letters")], None)
+    first, again, last = (document["notices"][0]["ended"] for document in told.taken[-3:])
+    assert first == again == last  # when it was over, not when that could be told
+
+
+def test_one_that_fires_again_before_its_end_was_told_goes_on(store):
+    """U-23: nothing is told twice, and its end is the later one."""
+    told = Told(store)
+    assert told(alert()) == ([("firing", "dead_letters")], None)
+    told.problem = "gone"
+    assert told() == ([], "gone")
+    told.problem = None
+
+    def ended():
+        ((data,),) = sql(store, "select data from outlast_states where kind = 'alerts' and app = ?", store.app)
+        kept = json.loads(data) if isinstance(data, str) else data
+        return [one.get("ended") for one in kept["alerts"].values()]
+
+    assert ended() != [None]
+    assert told(alert()) == ([], None)
+    assert ended() == [None]
     assert told() == ([("resolved", "dead_letters")], None)
 
 
@@ -420,3 +466,11 @@ def test_the_command_says_what_fires_and_tells_a_webhook(tmp_path):
             "expected --webhook to be an address such as https://host/path, got: one without http:// or https://.",
         ],
     )
+
+
+def test_a_store_that_cannot_be_reached_is_no_silence(tmp_path):
+    """U-23: exit code 1, as for an alert, and the first line says that nothing was found out."""
+    done = Shell(tmp_path, {})("alerts check --store postgresql://ann@127.0.0.1:1/shop")
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, first) == (1, "", "It could not be found out whether alerts fire:")
+    assert second.startswith("the store 'shop' on 127.0.0.1 failed: ")

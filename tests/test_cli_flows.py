@@ -869,6 +869,8 @@ def test_what_a_step_has_kept_is_printed_masked_or_written(shell):
     assert (shell.folder / "kept.txt").read_bytes()
     done = shell("runs artifact today unreadble")
     assert (done.returncode, "has kept no 'unreadble'" in done.stderr) == (2, True)
+    done = shell("runs artifact today photo")
+    assert done.stderr == "The run today has kept no 'photo'. It has kept: read unreadable.\n"
 
 
 def test_dead_letters_of_steps_are_shown_and_name_their_run(shell):

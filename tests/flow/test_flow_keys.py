@@ -60,6 +60,23 @@ def test_the_work_for_a_key_is_done_once(shop, app):
     assert second.why == "1 of 1 step succeeded, 1 of them before, by its key"
 
 
+def test_from_step_does_it_again_in_the_run_that_did_it_and_in_no_other(shop, app):
+    """S0-17, C-20: a dry run promises no more than that, before the key is looked for."""
+    flow = shop.load(ONE)
+    said = "dry run, nothing was run: it would {} charge; charge only if no other run has done it under its key"
+    assert flow.run(run_key="a", app=app, dry_run=True).why == said.format("run")
+    flow.run(run_key="a", app=app)
+    assert flow.run(run_key="b", app=app, dry_run=True).why == said.format("run")
+    assert flow.run(run_key="b", app=app)["charge"].status == "cached"
+    assert flow.run(run_key="b", app=app, dry_run=True).why == "dry run, nothing was run: nothing is left to do"
+    assert flow.run(run_key="b", app=app, dry_run=True, from_step="charge").why == said.format("do again")
+    assert flow.run(run_key="b", app=app, from_step="charge")["charge"].status == "cached"
+    assert shop.namespace().calls == [5]
+    assert flow.run(run_key="a", app=app, dry_run=True, from_step="charge").why == said.format("do again")
+    assert flow.run(run_key="a", app=app, from_step="charge")["charge"].status == "succeeded"
+    assert shop.namespace().calls == [5, 5]
+
+
 def test_another_key_is_other_work(shop, app):
     """S0-17: the key is filled from the step's own config and the parameters."""
     shop.load(ONE).run(run_key="a", app=app)

@@ -301,10 +301,17 @@ def test_a_failed_run_begins_a_new_round_at_what_is_not_done(steps, app):
     """C-12, D-17: steps that are done are not repeated; compensated ones and the failed one are, from their first attempt on."""
     flow = steps.load(SAGA.replace("UNDO", "give").replace("LAST", "broken"))
     flow.run(run_key="a", app=app, check=False)
+    assert app.store.on_record().steps == [
+        ("saga", "do", "compensated", 2),
+        ("saga", "do", "failed", 1),
+        ("saga", "do", "succeeded", 1),
+        ("saga", "undo", "succeeded", 2),
+    ]
     calls = steps.namespace().calls
     calls.clear()
     result = steps.load(SAGA.replace("UNDO", "give").replace("LAST", "nothing")).run(run_key="a", app=app)
     assert calls == ["take first", "take second", "nothing"]
+    assert app.store.on_record().steps == [("saga", "do", "succeeded", 4)]  # nothing is to be undone
     assert result.status == "completed"
     assert [step(result, name) for name in ("first", "third", "last")] == [
         ("succeeded", ["succeeded", "succeeded"]),

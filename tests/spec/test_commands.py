@@ -286,7 +286,10 @@ def test_the_plan_says_what_else_a_step_has(flow, monkeypatch):
     assert lines[1] == """params: batch = 'monday', tags = {"a": 1}"""
     assert "▼ load postgres.writer @postgres.shop" in lines
     assert lines[lines.index("step also holds") + 1 :] == [
-        "load A success is remembered for 24 h under the idempotency key movies-monday, and not repeated in that time.",
+        (
+            "load A success is remembered for 24 h under the idempotency key movies-monday, and not repeated in that time, unless the run that has"
+            " done it is asked to with --from-step or --on-change redo."
+        ),
         (
             "load The circuit @postgres.shop opens after 5 failures in a row, for 1 min; while it is open, the step fails at once."
             " Then 2 probes may run at a time."

@@ -365,7 +365,7 @@ def test_a_held_job_is_counted_as_it_is_found(store, delay):
     finished(store, lease, end(job, "held", delay_us=delay * SECOND))
     (row,) = store.jobs(status="queued")
     assert (row.state, row.status, store.jobs(status="processing")) == ("held", "queued", [])
-    assert store.queue_stats() == [("mail", int(delay == 0), int(delay > 0), 0, False, None)]
+    assert store.queue_stats() == [("mail", int(delay == 0), int(delay > 0), 0, False, None, 0)]
 
 
 def test_every_state_of_a_job_that_is_not_over_is_counted_as_its_status(store):

@@ -8,6 +8,7 @@ webhook does not take it, the next check tells it: a notice may come twice, and 
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,15 +88,40 @@ def planned(
         if sent is None or now - sent >= again:
             notices.append({"status": "firing"} | dict(document))
     # One that could not be told while it went on is told all the same.
-    notices += [{"status": "resolved"} | one["alert"] for id_, one in known.items() if id_ not in firing]
+    over = {id_: one | {"ended": one.get("ended", now)} for id_, one in known.items() if id_ not in firing}
+    notices += [_resolved(one["alert"], one["ended"]) for one in over.values()]
+    # One that fires again before somebody has heard that it was over goes on.
+    goes_on = {
+        id_: {name: part for name, part in one.items() if name != "ended"}
+        for id_, one in known.items()
+        if id_ in firing
+    }
     if not notices:
-        return None, []
-    alerts = dict(known) | {
+        return (None if goes_on == known else {"claim": None, "alerts": goes_on}), []
+    alerts = {id_: over.get(id_) or goes_on[id_] for id_ in known} | {
         one["id"]: {"sent": known.get(one["id"], {}).get("sent"), "alert": firing[one["id"]]}
         for one in notices
         if one["status"] == "firing"
     }
     return {"claim": {"id": claim, "until": now + CLAIM}, "alerts": alerts}, notices
+
+
+def _resolved(alert: Mapping[str, Any], ended: float) -> dict[str, Any]:
+    """What is told of an alert that is over: nothing of what it said is true any more, so it says what it was."""
+    was, at = {name: alert[name] for name in ("message", "why", "value")}, datetime.fromtimestamp(ended, UTC)
+    fired = datetime.fromisoformat(alert["since"])
+    return dict(alert) | {
+        "status": "resolved",
+        "message": "It is over.",
+        "why": f"A check at {_instant(at)} found that it does not fire any more. Since {_instant(fired)} it was: {was['message']} {was['why']}",
+        "value": None,
+        "ended": at.isoformat(),
+        "was": was,
+    }
+
+
+def _instant(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def settled(

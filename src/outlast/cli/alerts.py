@@ -12,7 +12,7 @@ import typer
 from outlast.alerts import RULES, evaluate, rules_from
 from outlast.cli.options import AppName, AsJson, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import Code, hint, print_document, print_json, print_whole_table, refuse, say
-from outlast.cli.stores import opened
+from outlast.cli.stores import introduced, opened
 from outlast.kernel.wording import counted
 from outlast.settings.keys import seconds_of
 
@@ -69,7 +69,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say which alerts fire. Exit code 0: none; 1: some do, or the webhook has not taken what was to be told; 2: invalid.
+    Say which alerts fire. Exit code 0: none; 1: some do, or it could not be found out because the store is unreachable, or the webhook has not taken
+    what was to be told; 2: invalid.
     """
     from outlast.alerts.webhook import problems_of
 
@@ -84,7 +85,7 @@ def check(
     from outlast.alerts.reading import facts_of
     from outlast.alerts.webhook import post
 
-    with opened(store, app) as views:
+    with introduced("It could not be found out whether alerts fire:"), opened(store, app) as views:
         firing = evaluate(facts_of(views.store, views, rules), rules)
         told = Notified()
         if webhook:

@@ -51,6 +51,16 @@ def opened(url: str | None, app: str | None = None, *, jobs: Sequence[str] = (),
 
 
 @contextmanager
+def introduced(said: str) -> Iterator[None]:
+    """Where the store fails, first say what that means: the exit code alone may mean something else."""
+    try:
+        yield
+    except StoreError:
+        hint(said)
+        raise
+
+
+@contextmanager
 def or_way_out(target: str = "", app_store: str | None = None) -> Iterator[None]:
     """Where the store cannot be reached, say what to look at; as `way_out`."""
     try:

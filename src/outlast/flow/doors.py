@@ -95,7 +95,8 @@ def changed_since(store: Store, record: RunRecord, manifest: Manifest) -> Change
 class Outlook:
     """
     What a run would do: `kept` steps are done and stay so, `run` are begun, `again` have been done and are done again;
-    `first` are undone before anything is begun, and `undo` after it, with nothing begun.
+    `first` are undone before anything is begun, and `undo` after it, with nothing begun. Whether the work of those that have an
+    idempotency key (`keyed`) was done by another run is known only when they are begun: the key may follow from what is done before.
     """
 
     kept: tuple[str, ...] = ()
@@ -103,17 +104,19 @@ class Outlook:
     again: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     undo: tuple[str, ...] = ()
+    keyed: tuple[str, ...] = ()
 
     def of(self, step: str) -> str:
         """What would become of a step, in words."""
+        unless = ", unless another run has done it under its key" if step in self.keyed else ""
         if step in self.first:
-            return "undone first, then done again" if step in (*self.again, *self.run) else "undone"
+            return "undone first, then done again" + unless if step in (*self.again, *self.run) else "undone"
         if step in self.undo:
             return "undone"
         if step in self.again:
-            return "done again"
+            return f"done again{unless}"
         if step in self.run:
-            return "run"
+            return f"run{unless}"
         return "kept as it is" if step in self.kept else "not begun"
 
     @property
@@ -130,7 +133,11 @@ class Outlook:
             if steps
         ]
         nothing = not (self.run or self.again or self.first or self.undo)
-        return "nothing is left to do" if nothing else f"it would {', '.join(parts)}"
+        if nothing:
+            return "nothing is left to do"
+        begun = [name for name in self.keyed if name in (*self.again, *self.run)]
+        unless = f"; {', '.join(begun)} only if no other run has done it under its key" if begun else ""
+        return f"it would {', '.join(parts)}{unless}"
 
 
 def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
@@ -139,6 +146,7 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     would refuse.
     """
     names = tuple(step.id for step in plan.manifest.steps)
+    keyed = tuple(step.id for step in plan.manifest.steps if "idempotency" in step.work)
     check_from(plan)
     record = None if store is None else store.find_run(plan.manifest.name, plan.run_key)
     if record is None or store is None:
@@ -149,7 +157,7 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
                 f"expected a run {plan.run_key!r} in which everything before {plan.from_step} is done, got: no such run. "
                 "Leave from_step out."
             )
-        return Outlook(run=names)
+        return Outlook(run=names, keyed=keyed)
     admit(plan, record)
     rows = store.flow_steps(record.number)
     changed = compared(plan.manifest, rows)
@@ -162,4 +170,4 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     again = tuple(name for name in done if name in redo)
     kept = tuple(name for name in done if name not in redo)
     run = tuple(name for name in names if name not in done)
-    return Outlook(kept=kept, run=run, again=again, first=tuple(first))
+    return Outlook(kept=kept, run=run, again=again, first=tuple(first), keyed=keyed)

@@ -268,13 +268,20 @@ RECORDED: Final = (
     Metric(
         "outlast_steps_on_record",
         ("app", "pipeline", "deed", "state"),
-        f"Steps of flows (deed do), and what undoes them (deed undo), by state. {GOES_DOWN}",
+        f"Steps of flows (deed do), and what undoes them (deed undo) once that was begun, by state. {GOES_DOWN}",
         "gauge",
     ),
     Metric(
         "outlast_jobs_on_record",
         ("app", "kind", "queue", "status"),
         f"Jobs by status: queued, processing, succeeded, failed, cancelled. {GOES_DOWN}",
+        "gauge",
+    ),
+    Metric(
+        "outlast_jobs_undoing",
+        ("app", "state"),
+        "Jobs by how far they are undone: pending are to be undone and nobody is at it, running are undone now by a worker that lives, "
+        "failed could not be undone and still stand.",
         "gauge",
     ),
     Metric(

@@ -492,10 +492,10 @@ class FlowViews:
         data = None if not fitting else self._store.kept_data(record.number, fitting[0], attempt)
         if data is None:
             where = "" if attempt is None else f" in attempt {attempt}"
-            said = f" It has kept: {', '.join(names)}." if names else " It has kept nothing."
+            said = f"It has kept: {', '.join(names)}." if names else "It has kept nothing."
             near = "" if fitting else nearest(name, names)
             raise ConfigurationError(
-                f"The run {record.run_key} has kept no {sanitise(name)!r}{where}.{near or sanitise(said)}"
+                f"The run {record.run_key} has kept no {sanitise(name)!r}{where}.{near or f' {sanitise(said)}'}"
             )
         return data
 

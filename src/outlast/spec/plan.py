@@ -187,7 +187,10 @@ def safeguards(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mappi
     if "idempotency" in work:
         ttl = exact(work["idempotency"]["cache_ttl_ms"])
         key = work["idempotency"]["key"]
-        yield f"A success is remembered for {ttl} under the idempotency key {key}, and not repeated in that time."
+        yield (
+            f"A success is remembered for {ttl} under the idempotency key {key}, and not repeated in that time, "
+            "unless the run that has done it is asked to with --from-step or --on-change redo."
+        )
     yield from _protected(policy, rows="for_each" in work)
     if "compensate" in work:
         yield _undone(work["compensate"], timing["compensate"])
