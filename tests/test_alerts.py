@@ -186,7 +186,7 @@ def test_every_mistake_in_the_rules_is_told_at_once():
     )
     assert problems == [
         "expected --rule to be one of the rules, got: 'dead_leters'. Did you mean 'dead_letters'?",
-        "expected --rule stuck_jobs to be a duration such as 90s, 10m or 2h, or off, got: 'soon'.",
+        "expected --rule stuck_jobs to be a duration such as 90s, 10m or 2h, of ten years at most, or off, got: 'soon'.",
         "expected --rule database_retry_rate to be a share from 0 to below 1, such as 0.5, or off, got: '1'.",
         "expected --rule breaker_open to be on or off, got: 'breaker_open=3'.",
         "expected --rule dead_letters to be dead_letters=THRESHOLD or dead_letters=off, got: 'dead_letters'.",
@@ -295,6 +295,17 @@ def test_an_alert_is_told_once_and_once_when_it_is_over(store):
         "was": {"message": "m", "why": "w", "value": 1},
     }
     assert "secret" not in json.dumps(sql(store, "select name, data from outlast_states where kind = 'alerts'"))
+
+
+def test_of_too_many_alerts_none_that_fires_is_called_over(store):
+    """U-23: a webhook is told of a thousand; those that it knows are not pushed out by others."""
+    told, many = Told(store), [alert("breaker_open", f"b{number:04}") for number in range(1000)]
+    assert len(told(*many)[0]) == 1000
+    assert told(alert("breaker_open", "a"), *many) == ([], None)
+    assert told(alert("breaker_open", "a"), *many[1:])[0] == [
+        ("firing", "breaker_open:a"),
+        ("resolved", "breaker_open:b0000"),
+    ]
 
 
 def test_what_a_webhook_has_not_taken_is_told_by_the_next_check(store):
@@ -461,7 +472,7 @@ def test_the_command_says_what_fires_and_tells_a_webhook(tmp_path):
     assert (wrong.returncode, wrong.stderr.splitlines()) == (
         2,
         [
-            "expected --window to be a duration such as 90s, 10m or 2h, or a number of seconds, longer than nothing, got: '0'.",
+            "expected --window to be a duration such as 90s, 10m or 2h, or a number of seconds, longer than nothing and ten years at most, got: '0'.",
             "expected --rule to be one of the rules, got: 'dead_leters'. Did you mean 'dead_letters'?",
             "expected --webhook to be an address such as https://host/path, got: one without http:// or https://.",
         ],

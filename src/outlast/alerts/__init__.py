@@ -130,6 +130,9 @@ class Facts(NamedTuple):
     workers: int = 0
 
 
+LONGEST = 3653 * 86400.0  # seconds: a window or a threshold of more than ten years is a slip
+
+
 def rules_from(settings: Iterable[str], problems: list[str], *, window: float = 3600.0, minimum: int = 20) -> Rules:
     """
     The rules as they are usually, changed by settings such as ``dead_letters=500`` or ``breaker_open=off``. What is
@@ -162,14 +165,14 @@ def rules_from(settings: Iterable[str], problems: list[str], *, window: float = 
 _WANTED: dict[Unit, str] = {
     "share": "a share from 0 to below 1, such as 0.5",
     "number": "a number that is at least 0, such as 10",
-    "seconds": "a duration such as 90s, 10m or 2h",
+    "seconds": "a duration such as 90s, 10m or 2h, of ten years at most",
 }
 
 
 def _threshold(unit: Unit, text: str) -> float | None:
     if unit == "seconds":
         found = seconds_of(text)
-        good = isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < float("inf")
+        good = isinstance(found, int | float) and not isinstance(found, bool) and 0 < found <= LONGEST
         return float(found) if good else None
     try:
         number = float(text)

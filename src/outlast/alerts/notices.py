@@ -49,12 +49,12 @@ def notify(
     """
     name = f"webhook {sha256(url.encode()).hexdigest()[:32]}"  # the address may hold a secret
     claim = here.get().ids.new()
-    firing = {alert.id: alert.document() for alert in alerts[:MOST]}
+    every = {alert.id: alert.document() for alert in alerts}
 
     def begin(
         kept: Mapping[str, Any] | None, now: float
     ) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]] | None]:
-        return planned(kept, firing, now, claim=claim, again=again)
+        return planned(kept, _bounded(every, (kept or {}).get("alerts", {})), now, claim=claim, again=again)
 
     notices = store.change_state("alerts", name, begin)
     if notices is None:
@@ -68,6 +68,12 @@ def notify(
         told = () if problem is not None else notices
         store.change_state("alerts", name, lambda kept, now: (settled(kept, claim, told, now), None))
     return Notified(told, problem)
+
+
+def _bounded(every: Mapping[str, Mapping[str, Any]], known: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """As many alerts as a webhook is told of. Those that it knows come first: one that still fires must not be called over."""
+    ordered = sorted(every, key=lambda id_: id_ not in known)
+    return {id_: every[id_] for id_ in ordered[:MOST]}
 
 
 def planned(

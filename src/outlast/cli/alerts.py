@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from outlast.alerts import RULES, evaluate, rules_from
+from outlast.alerts import LONGEST, RULES, evaluate, rules_from
 from outlast.cli.options import AppName, AsJson, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import Code, hint, print_document, print_json, print_whole_table, refuse, say
 from outlast.cli.stores import introduced, opened
@@ -122,9 +122,9 @@ def check(
 
 def _positive(option: str, text: str, problems: list[str]) -> float:
     found = seconds_of(text)
-    if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < float("inf"):
+    if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found <= LONGEST:
         return float(found)
     problems.append(
-        f"expected {option} to be a duration such as 90s, 10m or 2h, or a number of seconds, longer than nothing, got: {text!r}."
+        f"expected {option} to be a duration such as 90s, 10m or 2h, or a number of seconds, longer than nothing and ten years at most, got: {text!r}."
     )
     return 1.0
