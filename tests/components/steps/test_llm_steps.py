@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from time import process_time
 
 import pytest
 from typer.testing import CliRunner
@@ -223,6 +224,7 @@ def test_what_an_endpoint_does_not_say_is_not_made_up():
         ('"yes"', "yes"),
         ('```json\n{"stars": 5}\n```', {"stars": 5}),
         ('```\n{"stars": 5}\n```', {"stars": 5}),
+        ('```json\r\n{"stars": 5}\r\n```\r\n', {"stars": 5}),
         ('  ```JSON  \n"yes"\n  ```', "yes"),
         ('Of course [see below]:\n```json\n{"stars": 5}\n```\nAnything else?', {"stars": 5}),
         ('```json {"stars": 5} ```', {"stars": 5}),
@@ -268,6 +270,27 @@ def test_a_value_that_is_not_surely_the_one_that_was_said_is_none(said, why):
     with pytest.raises(NoValue) as none:
         one_value(said)
     assert str(none.value) == why
+
+
+@table(
+    ("line", "why"),
+    [
+        ("```a\n", "text without an object or a list"),
+        ("```a\n```!\n", "text without an object or a list"),
+        ("```\n", "several fenced blocks"),
+        ("``` ", "text without an object or a list"),
+        ("```a\n{\n", "text whose first object or list is no JSON"),
+        ('{"a": [', "text whose first object or list is no JSON"),
+        ("[]", "text with more than one object or list"),
+        ("<think>", "a thought that does not end"),
+    ],
+)
+def test_an_answer_of_a_megabyte_is_looked_through_once(line, why):
+    """S1-12: what an endpoint says must not hold the process, however it is built: with the square of its length it would, for hours."""
+    began = process_time()
+    with pytest.raises(NoValue) as none:
+        one_value(line * (1_000_000 // len(line)) + "x")
+    assert (str(none.value), process_time() - began < 10) == (why, True)
 
 
 def test_a_value_that_does_not_fit_is_invalid_output_by_place_and_rule(tmp_path):
