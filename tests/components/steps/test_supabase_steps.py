@@ -116,6 +116,26 @@ def test_rows_are_written_with_what_they_are(postgres, rest, movies):
     ]
 
 
+TOOK = dt.timedelta(minutes=39, seconds=5, microseconds=7)
+
+
+def test_a_duration_is_the_same_one_in_every_column_that_can_hold_it(postgres, rest):
+    """A TIME of MySQL is a duration: sent as seconds, 39:05 would be the time of day 23:45 here. What is no time of day is refused."""
+    name = f"took_{uuid4().hex}"
+    postgres.execute(f"create table {name} (id int, took interval, day_time time, several interval[], doc jsonb)")
+    row = {"id": 1, "took": TOOK, "day_time": TOOK, "several": [TOOK, -TOOK], "doc": {"took": [TOOK]}}
+    longer, less = dt.timedelta(hours=838, minutes=59, seconds=59), -dt.timedelta(days=1, hours=6, microseconds=1)
+    write(rest, name, [row, {**row, "id": 2, "took": longer}, {**row, "id": 3, "took": less}])
+    assert postgres.execute(f"select took, day_time, several, doc from {name} order by id").splitlines() == [
+        f"{took}|00:39:05.000007|{{00:39:05.000007,-00:39:05.000007}}|{{\"took\": [\"00:39:05.000007\"]}}"
+        for took in ("00:39:05.000007", "838:59:59", "-30:00:00.000001")
+    ]
+    refused = [unwritten(rest, name, [{"id": 4, "day_time": no_time}])[:1] for no_time in (longer, less)]
+    assert refused == [("data_error",), ("data_error",)]
+    assert [delete(rest, name, match={"day_time": dt.timedelta(hours=1)}), delete(rest, name, match={"took": [TOOK, less]})] == [0, 2]
+    assert ids(postgres, name) == [2]
+
+
 def test_rows_come_back_as_they_were_written_if_the_step_asks(rest, movies):
     """With what the database has added."""
     done = write(rest, movies, some(1, 2), columns=["id", "title"], returning="rows", **UPSERT)
