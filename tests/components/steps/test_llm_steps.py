@@ -445,7 +445,9 @@ def test_a_key_that_a_service_repeats_is_kept_nowhere(monkeypatch):
     """U-11: neither in the message nor in what is kept of the answer, be it text or not."""
     monkeypatch.setenv("SHOP_KEY", SECRET)
     shelf, kept = Shelf(), []
-    with ModelServer(Fault(400, SECRET, message=f"no key: {SECRET}"), Fault(body=f"\xff {SECRET}".encode("latin-1"))) as server:
+    with ModelServer(
+        Fault(400, SECRET, message=f"no key: {SECRET}"), Fault(body=f"\xff {SECRET}".encode("latin-1"))
+    ) as server:
         for _ in range(2):
             _, told, error = fails(here(server, api_key=Secret.env("SHOP_KEY")), shelf)
             assert SECRET not in told + repr(error)

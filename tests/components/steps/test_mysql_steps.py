@@ -48,6 +48,7 @@ def shop(mariadb):
             (
                 "create function fails(number int) returns int begin"
                 " if number = 1213 then signal sqlstate '40001' set mysql_errno = 1213, message_text = 'Deadlock found'; end if;"
+                " if number = 1644 then signal sqlstate '45000' set message_text = 'mail hunter2 is taken'; end if;"
                 " if number = 1205 then signal sqlstate 'HY000' set mysql_errno = 1205, message_text = 'Lock wait timeout exceeded'; end if;"
                 " return 1; end"
             ),
@@ -127,13 +128,19 @@ def test_a_number_that_the_server_would_round_is_refused_with_the_way_out(mariad
     cursor = shop.cursor()
     cursor.execute("create or replace table floats (id int, part float, fixed float(9,2))")
     cursor.execute("insert into floats values (1, 16777216, 0.1), (2, 0.1, null)")
-    for query in ("select * from floats", "select part, fixed from floats where id = 0", "select max(part) as part, min(fixed) as fixed from floats"):
+    for query in (
+        "select * from floats",
+        "select part, fixed from floats where id = 0",
+        "select max(part) as part, min(fixed) as fixed from floats",
+    ):
         assert wrong(there(mariadb), query)[:2] == (
             "validation_error",
             "expected columns that come as they are kept, got of type FLOAT, of which MySQL sends six digits: part, fixed; "
             "write cast(part as double) in query",
         )
-    rows = extract(mariadb, "select cast(part as double) as part, cast(0.1 as double) + 0.2e0 as more from floats order by id")
+    rows = extract(
+        mariadb, "select cast(part as double) as part, cast(0.1 as double) + 0.2e0 as more from floats order by id"
+    )
     assert rows == [{"part": 16777216.0, "more": 0.1 + 0.2}, {"part": 0.10000000149011612, "more": 0.1 + 0.2}]
 
 
@@ -204,6 +211,7 @@ def test_parameters_are_values_whatever_signs_they_have(mariadb, shop):
         ("select 1 from where x = %s", ["hunter2"], "syntax_error", "1064, You have an error in your SQL syntax"),
         ("select deletes() as a", [], "code_error", "1792, Cannot execute statement in a READ ONLY transaction"),
         ("select fails(1213) as a", [], "database_error", "1213, Deadlock found"),
+        ("select fails(1644) as a", [], "data_error", "the database says: 1644, raised by a function or a trigger"),
         ("select fails(1205) as a", [], "database_error", "1205, Lock wait timeout exceeded"),
         ("select cast(%s as unsigned) * 18446744073709551615 as a", ["7 hunter2"], "data_error", "1690, BIGINT UNSIGNED value is out of range in '…'"),
     ],

@@ -325,7 +325,7 @@ def _refusal(status: int, headers: Mapping[str, str], raw: bytes, where: str) ->
     if isinstance(code, str) and _STATE.fullmatch(code):
         verdict = classify(_Stated(code))
         if verdict.error_class != "unknown":
-            why = said_by_postgres(str(told.get("message") or ""), code) or f"SQLSTATE {code}"
+            why = said_by_postgres(str(told.get("message") or ""), code)
             kind = PermanentFailure if verdict.category == "permanent" else TemporaryFailure
             made: Any = kind(f"the database says: {why}", error_class=verdict.error_class)
             made.sqlstate = code  # that a transaction was rolled back proves that nothing was done
