@@ -41,7 +41,7 @@ from outlast import (
 )
 from outlast.kernel.clock import here
 from outlast.testing import virtual_time
-from outlast.verdicts import rules
+from outlast.verdicts import rules, surely_undone
 from tables import table
 
 # Written down a second time, so that the tables can be wrong: error class -> category, tier.
@@ -430,6 +430,25 @@ def test_a_sqlstate_says_more_than_the_type():
     assert classify(operational()).error_class == "database_connection"
     check(type("Refused", (operational,), {"pgcode": "28P01"})(), "auth_error")
     check(type("NoState", (operational,), {"pgcode": None})(), "database_connection")
+
+
+@table(
+    ("sqlstate", "undone"),
+    [
+        ("40000", True),
+        ("40001", True),
+        ("40002", True),
+        ("40P01", True),
+        ("40003", False),
+        ("40XXX", False),
+        ("08007", False),
+    ],
+)
+@table("attribute", ["sqlstate", "pgcode"])
+def test_a_transaction_is_undone_where_the_database_says_so(sqlstate, undone, attribute):
+    """40003 says that nobody knows whether the statement was done."""
+    error = library("psycopg.errors", "Any", **{attribute: sqlstate})()
+    assert surely_undone(error, classify(error)) == undone
 
 
 @table("state", [None, "", "4000", "400011", 40001, b"40001"])

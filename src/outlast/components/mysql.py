@@ -5,11 +5,13 @@ How a MySQL or MariaDB database is reached, by the fields of a connection of the
 from __future__ import annotations
 
 import ssl
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pymysql  # type: ignore[import-untyped]
 
+from outlast.components.deadline import Late
 from outlast.components.reaching import plain_value
 
 if TYPE_CHECKING:
@@ -25,12 +27,34 @@ def connect_mysql(fields: Mapping[str, Any], limit: float, **options: Any) -> py
     context = None if "unix_socket" in told else _mysql_tls(fields)
     settings: dict[str, Any] = {"ssl": context} if context is not None else {"ssl_disabled": True}
     settings |= {"connect_timeout": max(0.1, limit), "read_timeout": max(0.1, limit), "charset": "utf8mb4"}
-    connection: Any = pymysql.connect(**told, **settings, **options)
+    connection: Any = _Timely(limit, **told, **settings, **options)
     if context is not None and not hasattr(connection._sock, "getpeercert"):  # noqa: SLF001 - nothing else tells
         connection.close()
         raise pymysql.err.OperationalError(2026, "SSL is required but the server does not support it")
     connection._read_timeout = None  # noqa: SLF001 - a query may take longer than a connection
     return connection
+
+
+class _Timely(pymysql.Connection):  # type: ignore[misc]
+    """A connection that stands in time or not at all. The driver bounds each wait alone, and a server may send its greeting byte by byte."""
+
+    def __init__(self, limit: float, **settings: Any) -> None:
+        self._until = monotonic() + limit
+        self._late: Late | None = None
+        super().__init__(**settings)
+
+    def connect(self, sock: Any = None) -> None:
+        try:
+            super().connect(sock)
+        finally:
+            if self._late is not None:
+                self._late.__exit__()
+
+    def _get_server_information(self) -> None:
+        """The first that is read once the socket is there."""
+        self._late = Late(self._sock.fileno(), max(0.001, self._until - monotonic()))
+        self._late.__enter__()
+        super()._get_server_information()
 
 
 def _mysql(fields: Mapping[str, Any]) -> dict[str, Any]:

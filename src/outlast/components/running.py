@@ -70,6 +70,14 @@ class Place:
         return self.store
 
 
+def _without_secrets(raw: str | bytes) -> str | bytes:
+    if isinstance(raw, str):
+        return mask_known(raw)
+    text = raw.decode(errors="surrogateescape")  # what is no text stays what it is
+    masked = mask_known(text)
+    return raw if masked == text else masked.encode(errors="surrogateescape")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepContext:
     """
@@ -110,8 +118,12 @@ class StepContext:
         return None if left is None else left - min(_SPARE, left * _SHARE)
 
     def keep(self, name: str, raw: str | bytes) -> None:
-        """Keep this for people to look at, such as the raw answer of a service, also if the attempt fails."""
+        """
+        Keep this for people to look at, such as the raw answer of a service, also if the attempt fails. It is kept as it came,
+        but for the secrets that this process knows: a service may repeat the key that it refuses.
+        """
         if self.place is not None:
+            raw = _without_secrets(raw)
             place, row = self.place, current().item_key
             called = mask_known(name if row is None else f"{row} {name}")  # of one row of many
             kept = place.opened().keep_of_run(place.run, place.token, self.step, self.attempt, called, raw)

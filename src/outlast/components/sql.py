@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from outlast.components.reading import Source, ThreadedReader, missing
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure, TemporaryFailure
-from outlast.kernel.redact import error_text, mask, sanitise
+from outlast.kernel.redact import LIMIT, error_text, mask, sanitise
 from outlast.kernel.value import put
 from outlast.settings.checks import Check
 from outlast.verdicts import classify
@@ -51,6 +51,39 @@ _DRIVERS: dict[str, Dialect] = {
 }
 _QUOTED = re.compile(r'".*"', re.DOTALL)
 _SINGLE = re.compile(r"'.*'|'.*", re.DOTALL)
+# Where PostgreSQL says that an error comes from, if the code of a function or a trigger has raised it.
+_LANGUAGES = frozenset({"pl_exec.c", "plpy_elog.c", "plperl.c", "pltcl.c"})
+_SIGNAL = 1644  # the same of MySQL
+_NAME = r'"?[^\W\d][\w$]{0,62}"?'
+_OWN_WORDS = re.compile(
+    "|".join(
+        (
+            rf"duplicate key value violates unique constraint {_NAME}",
+            rf"conflicting key value violates exclusion constraint {_NAME}",
+            rf"null value in column {_NAME}(?: of relation {_NAME})? violates not-null constraint",
+            rf"(?:insert or update|update or delete) on table {_NAME} violates foreign key constraint {_NAME}(?: on table {_NAME})?",
+            rf"(?:new row for relation|value for domain) {_NAME} violates check constraint {_NAME}",
+            rf"new row violates row-level security policy(?: {_NAME})? for table {_NAME}",
+            rf"permission denied for (?:table|view|sequence|schema|function|column|relation) {_NAME}",
+            rf"(?:relation|column|schema|type) {_NAME}(?: of relation {_NAME})? does not exist",
+            rf"cannot (?:insert a non-DEFAULT value into|insert into) (?:column|view) {_NAME}",
+            rf"column {_NAME} is of type [a-z ]{{1,40}} but expression is of type [a-z ]{{1,40}}",
+            "there is no unique or exclusion constraint matching the ON CONFLICT specification",
+            "ON CONFLICT DO UPDATE command cannot affect row a second time",
+            "deadlock detected",
+            "could not serialize access due to (?:concurrent update|concurrent delete|read/write dependencies among transactions)",
+            "canceling statement due to (?:statement timeout|lock timeout|user request)",
+            r'invalid input (?:syntax|value) for (?:type|enum) [a-z_ ]{1,60}: "…"',
+            r"invalid input syntax for type [a-z ]{1,40}",
+            r'(?:date/time|interval) field value out of range: "…"',
+            r'(?:value )?"…" is out of range for type [a-z ]{1,40}',
+            "(?:smallint|integer|bigint|timestamp|date|interval) out of range",
+            "numeric field overflow",
+            r"value too long for type [a-z ]{1,40}\([0-9]{1,9}\)",
+            "unsupported Unicode escape sequence",
+        )
+    )
+)
 _PATIENCE = 2.0  # seconds for a server to hear that nobody waits any longer
 _WHERE = "an address (sqlite:///path or postgresql://...), a Secret with one, or a function that connects"
 
@@ -289,16 +322,31 @@ def failure(what: str, error: Exception) -> OutlastError:
 
 def said(error: Exception) -> str:
     """What a database says about an error, without the values that it quotes."""
-    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    diag = getattr(error, "diag", None)
+    primary = getattr(diag, "message_primary", None)
     if primary:
-        return said_by_postgres(primary, str(getattr(error, "sqlstate", "")))
+        state = str(getattr(error, "sqlstate", ""))
+        if getattr(diag, "source_file", None) in _LANGUAGES:
+            return f"SQLSTATE {state}, raised by a function or a trigger, whose words may have values"
+        return sanitise(_QUOTED.sub('"…"', primary) if state.startswith("22") else primary)
     text = error_text(error)
+    if error.args and error.args[0] == _SIGNAL:
+        return f"{_SIGNAL}, raised by a function or a trigger, whose words may have values"
     if len(error.args) > 1 and isinstance(error.args[0], int):  # MySQL: a number, and a text with values in quotes
         # From the first quote to the last: of a part of a query, quotes stand inside of the quotes.
         text = f"{error.args[0]}, " + _SINGLE.sub("'…'", error_text(Exception(error.args[1])))
     return text or type(error).__name__
 
 
-def said_by_postgres(primary: str, sqlstate: str) -> str:
-    """What PostgreSQL says first of an error. Of a value that is wrong it quotes the value; else names of constraints and columns."""
-    return sanitise(_QUOTED.sub('"…"', primary) if sqlstate.startswith("22") else primary)
+def said_by_postgres(message: str, sqlstate: str) -> str:
+    """
+    What PostgreSQL says of an error, where only its text is known: shown are words of its own with names of constraints,
+    columns and tables. Anything else may be what a function or a trigger of the database has raised, with values of the row.
+
+    >>> said_by_postgres('null value in column "title" of relation "movies" violates not-null constraint', "23502")
+    'null value in column "title" of relation "movies" violates not-null constraint'
+    >>> said_by_postgres("mail ann@example.org is taken", "P0001"), said_by_postgres('value of type "x"', "22P02")
+    ('SQLSTATE P0001', 'SQLSTATE 22P02')
+    """
+    shown = _QUOTED.sub('"…"', message) if sqlstate.startswith("22") else message
+    return shown if len(shown) <= LIMIT and _OWN_WORDS.fullmatch(shown) else f"SQLSTATE {sqlstate}"

@@ -43,6 +43,7 @@ from outlast.verdicts.rules import (
     TIERS,
     TYPES,
     UNDONE,
+    UNDONE_STATES,
     UNDONE_TYPES,
     WRAPPERS,
 )
@@ -172,8 +173,8 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
             or _attribute(link, "pgcode")
             or _attribute(_attribute(link, "orig"), "sqlstate")
         )
-        if str(state)[:2] == "40" or not UNDONE_TYPES.isdisjoint(names_of(type(link))):
-            return True  # 40: the transaction was rolled back
+        if str(state) in UNDONE_STATES or not UNDONE_TYPES.isdisjoint(names_of(type(link))):
+            return True
         link = raised.cause(link) or (raised.context(link) if _dotted(type(link)) in WRAPPERS else None)
     return False
 

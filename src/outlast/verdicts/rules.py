@@ -524,6 +524,9 @@ UNDONE_TYPES = frozenset(
     }
 )
 
+# SQLSTATEs with which a database says that the transaction was rolled back. 40003 is none: it says that nobody knows.
+UNDONE_STATES = frozenset({"40000", "40001", "40002", "40P01"})
+
 # Types that wrap a more precise error: what they were caused by may sharpen the verdict to one of these classes.
 WRAPPERS = frozenset(
     {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from time import process_time
 
 import pytest
 from typer.testing import CliRunner
@@ -168,6 +169,17 @@ def body_of(text="fine", finish="stop", **top):
         (Said(""), "the answer is empty", None),
         (Said(" \n"), "the answer is empty", " \n"),
         (Said(None), "the answer is empty", None),
+        (Said("hunter2", "MAX_TOKENS"), "the answer was cut before its end (finish_reason MAX_TOKENS)", "hunter2"),
+        (Said("hunter2", "SAFETY"), "a filter has kept the answer back (finish_reason SAFETY)", "hunter2"),
+        (Said("hunter2", "error"), "does not say that the answer is whole (finish_reason error)", "hunter2"),
+        (Said("a", "insufficient_system_resource"), "whole (finish_reason insufficient_system_resource)", "a"),
+        (Said("a", "abort"), "does not say that the answer is whole (finish_reason abort)", "a"),
+        (Said("a", "because hunter2"), "does not say that the answer is whole (finish_reason, of another kind)", "a"),
+        (Said("a", "hunter" * 20), "does not say that the answer is whole (finish_reason, of another kind)", "a"),
+        (Said("a", ""), "does not say whether the answer is whole", "a"),
+        (Said("a", top={"error": {"message": "hunter2"}}), "an error in place of an answer", None),
+        (Said("a", top={"error": "hunter2"}), "an error in place of an answer", None),
+        (Said("x", top={"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "error": {"code": "hunter2"}}]}), "an error in place of an answer", None),
         (Said("hunter2", None), "does not say whether the answer is whole", "hunter2"),
         (Said("x", message={"content": ["hunter2"]}), "the content of an answer to be a text", None),
         (Said("x", top={"choices": []}), "an answer with one choice", None),
@@ -189,6 +201,14 @@ def test_what_is_no_whole_answer_is_invalid_output_and_kept_as_it_came(line, sai
     assert (said in told, "hunter2" in told) == (True, False)
     raw = shelf.kept["answer"]
     assert kept is None or (raw if isinstance(raw, str) else raw.decode()) == kept
+
+
+def test_an_answer_is_whole_where_the_endpoint_says_so_in_one_of_the_known_words():
+    """S1-11: with small letters or capitals, and with an error that is none."""
+    words = ["stop", "STOP", "end_turn", "stop_sequence", "eos", "eos_token", "COMPLETE"]
+    with ModelServer(*(Said("a", word, top={"error": None}) for word in words)) as server:
+        outputs = [ask(here(server)) for _ in words]
+    assert [(one["text"], one["finish_reason"]) for one in outputs] == [("a", word) for word in words]
 
 
 def test_an_answer_that_is_too_long_is_read_no_further():
@@ -223,6 +243,7 @@ def test_what_an_endpoint_does_not_say_is_not_made_up():
         ('"yes"', "yes"),
         ('```json\n{"stars": 5}\n```', {"stars": 5}),
         ('```\n{"stars": 5}\n```', {"stars": 5}),
+        ('```json\r\n{"stars": 5}\r\n```\r\n', {"stars": 5}),
         ('  ```JSON  \n"yes"\n  ```', "yes"),
         ('Of course [see below]:\n```json\n{"stars": 5}\n```\nAnything else?', {"stars": 5}),
         ('```json {"stars": 5} ```', {"stars": 5}),
@@ -268,6 +289,27 @@ def test_a_value_that_is_not_surely_the_one_that_was_said_is_none(said, why):
     with pytest.raises(NoValue) as none:
         one_value(said)
     assert str(none.value) == why
+
+
+@table(
+    ("line", "why"),
+    [
+        ("```a\n", "text without an object or a list"),
+        ("```a\n```!\n", "text without an object or a list"),
+        ("```\n", "several fenced blocks"),
+        ("``` ", "text without an object or a list"),
+        ("```a\n{\n", "text whose first object or list is no JSON"),
+        ('{"a": [', "text whose first object or list is no JSON"),
+        ("[]", "text with more than one object or list"),
+        ("<think>", "a thought that does not end"),
+    ],
+)
+def test_an_answer_of_a_megabyte_is_looked_through_once(line, why):
+    """S1-12: what an endpoint says must not hold the process, however it is built: with the square of its length it would, for hours."""
+    began = process_time()
+    with pytest.raises(NoValue) as none:
+        one_value(line * (1_000_000 // len(line)) + "x")
+    assert (str(none.value), process_time() - began < 10) == (why, True)
 
 
 def test_a_value_that_does_not_fit_is_invalid_output_by_place_and_rule(tmp_path):
@@ -371,6 +413,9 @@ def test_a_second_call_that_fails_is_how_the_attempt_has_failed():
         (Fault(422, "hunter2 in the prompt"), "client_error", "permanent", None),
         (Fault(302, headers={"location": "http://127.0.0.1:1/"}), "client_error", "permanent", None),
         (Fault(body=b'{"error": {"code": 429, "message": "hunter2"}}', retry_after="3"), "rate_limited", "transient", 3.0),
+        (Fault(body=body_of(error={"code": 503, "message": "hunter2"})), "unavailable", "transient", None),
+        (Fault(400, "hunter2"), "client_error", "permanent", None),
+        (Fault(400, kind="sk-hunter2"), "client_error", "permanent", None),
         (Fault(then="cut"), "connection_reset", "transient", None),
         (Fault(body=body_of(), then="cut", unsized=True), "connection_reset", "transient", None),
         (Fault(then="reset"), "connection_reset", "transient", None),
@@ -394,6 +439,21 @@ def test_what_a_service_says_no_with_is_kept_for_people():
     assert told == "small at 127.0.0.1: answered with the status 400 (context_length_exceeded)"
     assert json.loads(shelf.kept["answer"])["error"]["message"] == "too long by 7"
     assert (type(error).__name__, error.status_code) == ("BadRequestError", 400)
+
+
+def test_a_key_that_a_service_repeats_is_kept_nowhere(monkeypatch):
+    """U-11: neither in the message nor in what is kept of the answer, be it text or not."""
+    monkeypatch.setenv("SHOP_KEY", SECRET)
+    shelf, kept = Shelf(), []
+    with ModelServer(
+        Fault(400, SECRET, message=f"no key: {SECRET}"), Fault(body=f"\xff {SECRET}".encode("latin-1"))
+    ) as server:
+        for _ in range(2):
+            _, told, error = fails(here(server, api_key=Secret.env("SHOP_KEY")), shelf)
+            assert SECRET not in told + repr(error)
+            kept.append(shelf.kept["answer"])
+    assert json.loads(kept[0])["error"] == {"message": "no key: ***", "type": None, "param": None, "code": "***"}
+    assert kept[1] == b"\xff ***"
 
 
 def test_the_time_of_the_attempt_bounds_every_wait(at_most):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import socket
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from decimal import Decimal
 from time import monotonic
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("mariadb")
 
 TYPES = (
     "id int primary key, price decimal(20,4), day date, at datetime(6), seen timestamp(3) null, lasts time(6), year year, bits bit(10), doc json, "
-    "raw blob, fixed binary(2), big bigint unsigned, part float, place point, one enum('a','b'), some set('x','y'), name varchar(9) character set latin1, long_name longtext, yes bool"
+    "raw blob, fixed binary(2), big bigint unsigned, part double, place point, one enum('a','b'), some set('x','y'), name varchar(9) character set latin1, long_name longtext, yes bool"
 )
 
 
@@ -47,6 +48,7 @@ def shop(mariadb):
             (
                 "create function fails(number int) returns int begin"
                 " if number = 1213 then signal sqlstate '40001' set mysql_errno = 1213, message_text = 'Deadlock found'; end if;"
+                " if number = 1644 then signal sqlstate '45000' set message_text = 'mail hunter2 is taken'; end if;"
                 " if number = 1205 then signal sqlstate 'HY000' set mysql_errno = 1205, message_text = 'Lock wait timeout exceeded'; end if;"
                 " return 1; end"
             ),
@@ -66,9 +68,11 @@ def at_most(monkeypatch):
     return lambda seconds: monkeypatch.setattr(StepContext, "remaining", lambda _: seconds)
 
 
+NOWHERE = {"host": "127.0.0.1", "database": "steps", "user": "root", "sslmode": "disable"}
+
+
 def there(server, **fields):
-    plain = {"host": "127.0.0.1", "port": server.port, "database": "steps", "user": "root", "sslmode": "disable"}
-    return {**plain, **fields}
+    return {**NOWHERE, "port": server.port, **fields}
 
 
 def extract(server, query, parameters=None, **config):
@@ -117,6 +121,27 @@ def test_values_of_every_type_keep_it_and_can_be_stored(mariadb, shop):
     }
     assert second == {**dict.fromkeys(first), "id": 2}
     assert Codec().decode(Codec().encode([first, second])) == [first, second]
+
+
+def test_a_number_that_the_server_would_round_is_refused_with_the_way_out(mariadb, shop):
+    """A FLOAT is sent with six digits: 16777216 would come as 16777200. As a double it is what is kept, to the last bit."""
+    cursor = shop.cursor()
+    cursor.execute("create or replace table floats (id int, part float, fixed float(9,2))")
+    cursor.execute("insert into floats values (1, 16777216, 0.1), (2, 0.1, null)")
+    for query in (
+        "select * from floats",
+        "select part, fixed from floats where id = 0",
+        "select max(part) as part, min(fixed) as fixed from floats",
+    ):
+        assert wrong(there(mariadb), query)[:2] == (
+            "validation_error",
+            "expected columns that come as they are kept, got of type FLOAT, of which MySQL sends six digits: part, fixed; "
+            "write cast(part as double) in query",
+        )
+    rows = extract(
+        mariadb, "select cast(part as double) as part, cast(0.1 as double) + 0.2e0 as more from floats order by id"
+    )
+    assert rows == [{"part": 16777216.0, "more": 0.1 + 0.2}, {"part": 0.10000000149011612, "more": 0.1 + 0.2}]
 
 
 def test_a_day_that_no_calendar_has_comes_as_mysql_writes_it(mariadb, shop):
@@ -186,6 +211,7 @@ def test_parameters_are_values_whatever_signs_they_have(mariadb, shop):
         ("select 1 from where x = %s", ["hunter2"], "syntax_error", "1064, You have an error in your SQL syntax"),
         ("select deletes() as a", [], "code_error", "1792, Cannot execute statement in a READ ONLY transaction"),
         ("select fails(1213) as a", [], "database_error", "1213, Deadlock found"),
+        ("select fails(1644) as a", [], "data_error", "the database says: 1644, raised by a function or a trigger"),
         ("select fails(1205) as a", [], "database_error", "1205, Lock wait timeout exceeded"),
         ("select cast(%s as unsigned) * 18446744073709551615 as a", ["7 hunter2"], "data_error", "1690, BIGINT UNSIGNED value is out of range in '…'"),
     ],
@@ -348,6 +374,31 @@ def test_faults_on_the_way_are_worth_another_attempt(mariadb, shop, at_most, fau
         config = {"connection": "@mysql.shop", "query": "select id from movies order by id"}
         rows = outputs_of("mysql.extractor", config, a_context(connection=through(proxy)))["rows"]
         assert rows == [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
+def test_a_greeting_that_comes_byte_by_byte_is_given_up_in_time(at_most):
+    """Each wait is short, and all of them together are not: the whole way in is bounded."""
+    at_most(0.4)
+    over, sent = threading.Event(), []
+
+    def drip(listening):
+        client, _ = listening.accept()
+        with client, suppress(OSError):
+            client.sendall(b"\xff\xff\x00\x00\x0a")  # a greeting of 65 535 bytes
+            while not over.wait(0.02):
+                client.sendall(b"1")
+                sent.append(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, args=(listening,))
+        thread.start()
+        try:
+            found = wrong({**NOWHERE, "port": listening.getsockname()[1]}, "select 1")[:2]
+        finally:
+            over.set()
+            thread.join()
+    assert found == ("timeout", "no connection to the database: no answer in time")
+    assert 0 < len(sent) < 1000
 
 
 def test_a_connection_that_is_killed_is_worth_another_attempt(mariadb, shop):

@@ -128,6 +128,17 @@ def test_intervals_and_ranges_are_copied_exactly(postgres):
     assert extract(postgres, same) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
+def test_a_duration_is_a_time_of_day_only_if_there_is_such_a_time(postgres):
+    """A TIME of MySQL is a duration: it is the same in a column of either type, or refused."""
+    postgres.execute("create table took (id int, took interval, day_time time)")
+    took = dt.timedelta(minutes=39, seconds=5, microseconds=7)
+    write(postgres, "took", [{"id": 1, "took": -took, "day_time": took}])
+    assert postgres.execute("select took = -interval '39 min 5.000007 s', day_time from took") == "t|00:39:05.000007"
+    for no_time in (-took, dt.timedelta(hours=25)):
+        assert refused(postgres, "took", [{"id": 2, "took": took, "day_time": no_time}])[0] == "data_error"
+    assert postgres.execute("select count(*) from took") == "1"
+
+
 def test_a_value_that_python_does_not_have_says_what_to_do(postgres):
     """The driver has no word for it."""
     kind, said, _ = wrong_query({"url": postgres.dsn}, "select 'infinity'::date as day")

@@ -116,6 +116,29 @@ def test_rows_are_written_with_what_they_are(postgres, rest, movies):
     ]
 
 
+TOOK = dt.timedelta(minutes=39, seconds=5, microseconds=7)
+
+
+def test_a_duration_is_the_same_one_in_every_column_that_can_hold_it(postgres, rest):
+    """A TIME of MySQL is a duration: sent as seconds, 39:05 would be the time of day 23:45 here. What is no time of day is refused."""
+    name = f"took_{uuid4().hex}"
+    postgres.execute(f"create table {name} (id int, took interval, day_time time, several interval[], doc jsonb)")
+    row = {"id": 1, "took": TOOK, "day_time": TOOK, "several": [TOOK, -TOOK], "doc": {"took": [TOOK]}}
+    longer, less = dt.timedelta(hours=838, minutes=59, seconds=59), -dt.timedelta(days=1, hours=6, microseconds=1)
+    write(rest, name, [row, {**row, "id": 2, "took": longer}, {**row, "id": 3, "took": less}])
+    assert postgres.execute(f"select took, day_time, several, doc from {name} order by id").splitlines() == [
+        f'{took}|00:39:05.000007|{{00:39:05.000007,-00:39:05.000007}}|{{"took": ["00:39:05.000007"]}}'
+        for took in ("00:39:05.000007", "838:59:59", "-30:00:00.000001")
+    ]
+    refused = [unwritten(rest, name, [{"id": 4, "day_time": no_time}])[:1] for no_time in (longer, less)]
+    assert refused == [("data_error",), ("data_error",)]
+    assert [
+        delete(rest, name, match={"day_time": dt.timedelta(hours=1)}),
+        delete(rest, name, match={"took": [TOOK, less]}),
+    ] == [0, 2]
+    assert ids(postgres, name) == [2]
+
+
 def test_rows_come_back_as_they_were_written_if_the_step_asks(rest, movies):
     """With what the database has added."""
     done = write(rest, movies, some(1, 2), columns=["id", "title"], returning="rows", **UPSERT)
@@ -232,6 +255,34 @@ def test_what_is_refused_is_told_by_its_class_and_changes_nothing(postgres, rest
     assert ids(postgres, name) == [1]
 
 
+def test_what_a_trigger_says_is_kept_and_no_part_of_a_message(postgres, rest, movies):
+    """Its words may have values of the row, whatever SQLSTATE it gives them; people find them with what is kept."""
+    postgres.execute(
+        f"create function {movies}_no() returns trigger language plpgsql as $$ begin "
+        "raise exception 'title % is taken', new.title using errcode = new.batch; end $$",
+        f"create trigger no before insert on {movies} for each row execute function {movies}_no()",
+    )
+    told = []
+    for code in ("P0001", "23505", "22P02", "42501"):
+        shelf = Shelf()
+        row = {"id": 1, "title": "hunter2", "batch": code}
+        context = a_context(connection=there(rest), place=shelf.place)
+        told.append(failure_of("supabase.writer", writing(movies, [row]), context)[:2])
+        assert "title hunter2 is taken" in str(shelf.kept["answer"])
+        direct = {"connection": "@postgres.shop", "table": movies, "rows": [row]}
+        _, said, error = failure_of("postgres.writer", direct, a_context(connection={"url": postgres.dsn}))
+        assert (f"SQLSTATE {code}, raised by a function or a trigger" in said, "hunter2" in said + repr(error)) == (
+            True,
+            False,
+        )
+    assert told == [
+        ("data_error", "the database says: SQLSTATE P0001"),
+        ("data_error", "the database says: SQLSTATE 23505"),
+        ("data_error", "the database says: SQLSTATE 22P02"),
+        ("permission_denied", "the database says: SQLSTATE 42501"),
+    ]
+
+
 def test_who_may_not_is_told_and_what_the_service_said_is_kept(rest, movies):
     """S0-27: a key that is none, and one that may not write."""
     shelf = Shelf()
@@ -260,6 +311,7 @@ def state(code, message="no"):
     [
         ((500, JSON, state("40P01", "deadlock detected")), "database_error", True),
         ((500, JSON, state("40001")), "database_error", True),
+        ((500, JSON, state("40003")), "database_error", False),
         ((500, JSON, state("57P01")), "database_connection", False),
         ((503, JSON, state("08006")), "database_connection", False),
         ((500, JSON, state("57014", "canceling statement due to statement timeout")), "timeout", False),

@@ -7,7 +7,7 @@ driver that it needs with it. None of them tries again.
     http        one HTTP request; wire: which address is connected to, and until when
     llm         one question to a model; jsons: the JSON value in what it said
     mysql       the rows of a query
-    postgres    the rows of a query; rows into a table, all or none; late: until when a driver may wait
+    postgres    the rows of a query; rows into a table, all or none
     s3          one object, read, written or deleted
     supabase    rows into a table over HTTP, and rows out of it
     rows        changes rows, and checks them against a JSON Schema

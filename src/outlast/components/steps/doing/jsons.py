@@ -10,7 +10,8 @@ import math
 import re
 from typing import Any
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*[\w.+-]*[ \t]*$(?P<inside>.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[\w.+-]*")  # of a fenced block, behind the fence that opens it
 _MARKS = "\ufeff \t\r\n"  # a byte order mark, and what may stand around JSON
 _THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
 _OPENS = re.compile(r"[\[{]")
@@ -54,7 +55,7 @@ def one_value(said: str) -> Any:
         return strict(text)
     except (ValueError, RecursionError):
         pass
-    blocks = _FENCE.findall(text)
+    blocks = _fenced(text)
     if len(blocks) > 1:
         raise NoValue("several fenced blocks")
     if blocks:
@@ -63,6 +64,27 @@ def one_value(said: str) -> Any:
         except (ValueError, RecursionError):
             raise NoValue("a fenced block that is no JSON") from None
     return _between(text)
+
+
+def _fenced(text: str) -> list[str]:
+    """
+    What stands in fenced blocks. Each line is looked at once: an answer may be long, and an expression that looks for the
+    end of every fence from where it opens would take the square of that.
+    """
+    blocks: list[str] = []
+    inside: list[str] | None = None
+    for line in text.split("\n"):
+        stripped = line.strip(" \t\r")
+        language = stripped.removeprefix(_FENCE).strip(" \t") if stripped.startswith(_FENCE) else None
+        if inside is None:
+            if language is not None and _LANGUAGE.fullmatch(language):
+                inside = []
+        elif language == "":
+            blocks.append("\n".join(inside))
+            inside = None
+        else:
+            inside.append(line)
+    return blocks  # a block that does not end is none
 
 
 def _between(text: str) -> Any:

@@ -23,6 +23,7 @@ from outlast.components.steps.doing import invalid, keep
 from outlast.components.steps.doing.jsons import NoValue, one_value, strict
 from outlast.components.steps.doing.rows import reasons_of, validator_of
 from outlast.errors import PermanentFailure
+from outlast.verdicts.rules import CODES
 
 try:
     import httpcore
@@ -47,10 +48,24 @@ if TYPE_CHECKING:
 _PATIENCE = (
     600.0  # seconds for an answer, where no time limit is nearer: a model may think for long before its first word
 )
-_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what a service calls an error; anything else may quote what it was sent
-_CUT = frozenset({"length", "max_tokens"})
-_FILTERED = frozenset({"content_filter", "safety"})
-_TOOLS = frozenset({"tool_calls", "function_call"})
+# What services call an error. Anything else may quote what they were sent, and be it a key.
+_CODES = frozenset(CODES["model API"]) | frozenset(
+    "account_deactivated api_error authentication_error bad_gateway content_filter content_policy_violation "
+    "context_length_exceeded engine_overloaded forbidden insufficient_permissions internal_error internal_server_error "
+    "invalid_api_key invalid_authentication invalid_organization invalid_prompt invalid_request invalid_request_error "
+    "invalid_type invalid_value max_tokens_exceeded missing_required_parameter model_not_found not_found not_found_error "
+    "overloaded_error permission_denied permission_error rate_limit_error rate_limit_exceeded requests request_timeout "
+    "request_too_large server_error service_unavailable string_above_max_length timeout timeout_error tokens "
+    "unknown_parameter unknown_url unsupported_country_region_territory unsupported_model unsupported_parameter "
+    "unsupported_value".split()
+)
+# Why an answer has ended, without regard to capital letters. Only these say that it is whole.
+_WHOLE = frozenset({"stop", "stop_sequence", "end_turn", "eos", "eos_token", "complete"})
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
+_FILTERED = frozenset({"content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii"})
+_TOOLS = frozenset({"tool_calls", "tool_use", "function_call"})
+_REASON = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+){0,5}")  # one that can be shown
+_REASON_LONG = 40
 _SENT = ("content-type", "idempotency-key")  # of the SDK's own headers
 _PACKING = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 _TOLD_ERRORS = 10  # mistakes that a model is told of
@@ -249,7 +264,7 @@ class _Talk:
         """The SDK's own error, by which it is classified, without what the service has quoted."""
         given: Mapping[str, Any] = body if isinstance(body, dict) else {}
         codes = {name: given.get(name) for name in ("code", "type")}
-        clean = {name: code for name, code in codes.items() if isinstance(code, str) and _CODE.fullmatch(code)}
+        clean = {name: code for name, code in codes.items() if isinstance(code, str) and code in _CODES}
         named = f" ({clean.get('code') or clean.get('type')})" if clean else ""
         message = f"{self.where}: answered with the status {status}{named}"
         if status < 400:
@@ -273,17 +288,17 @@ class _Talk:
             raise self._no_answer(raw, "expected an answer as JSON, got: another one")
         usage = body.get("usage")
         self.bill.add(usage)
-        if "choices" not in body and isinstance(
-            body.get("error"), dict
-        ):  # as some gateways say it, with the status 200
+        choices = body.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        # As some gateways say it, with the status 200; also in the middle of an answer, which then is none.
+        if failed := body.get("error") or (isinstance(first, dict) and first.get("error")):
             keep(self.context, self._kept(), raw[:SHOWN])
-            code = body["error"].get("code")
+            code = failed.get("code") if isinstance(failed, dict) else None
             if isinstance(code, int) and 400 <= code <= 599:
-                raise self._refused(None, code, headers, body["error"])
+                raise self._refused(None, code, headers, failed)
             raise PermanentFailure(
                 f"{self.where}: answered with an error in place of an answer", error_class="invalid_output"
             )
-        choices = body.get("choices")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             raise self._no_answer(raw, "expected an answer with one choice, got: another one")
         message = choices[0].get("message")
@@ -340,21 +355,23 @@ def _conversation(config: CallerConfig) -> list[dict[str, str]]:
 
 def _unfinished(reason: Any, message: Mapping[str, Any], said: Any) -> str:
     """Why this is no answer, by what the endpoint says of it; nothing if it is one."""
-    if message.get("refusal") or reason == "refusal":
+    ended = reason.lower() if isinstance(reason, str) else ""
+    if message.get("refusal") or ended == "refusal":
         return "the model refused to answer"
-    if reason in _FILTERED:
+    if ended in _FILTERED:
         return f"a filter has kept the answer back (finish_reason {reason})"
-    if reason in _CUT:
+    if ended in _CUT:
         return f"the answer was cut before its end (finish_reason {reason}); allow more with max_tokens"
-    if reason in _TOOLS or message.get("tool_calls") or message.get("function_call"):
+    if ended in _TOOLS or message.get("tool_calls") or message.get("function_call"):
         return "the model wants to call a tool, and was offered none"
+    if ended and ended not in _WHOLE:
+        shown = f" {reason}" if len(reason) <= _REASON_LONG and _REASON.fullmatch(reason) else ", of another kind"
+        return f"the endpoint does not say that the answer is whole (finish_reason{shown})"
     if said is None or said == "" or (isinstance(said, str) and not said.strip()):
         return "the answer is empty"
     if not isinstance(said, str):
         return "expected the content of an answer to be a text, got: another one"
-    if not isinstance(reason, str) or not _CODE.fullmatch(reason):
-        return "the endpoint does not say whether the answer is whole (finish_reason)"
-    return ""
+    return "" if ended else "the endpoint does not say whether the answer is whole (finish_reason)"
 
 
 def _count(usage: Any, name: str) -> int | None:

@@ -18,7 +18,7 @@ from outlast.components.reaching import failure
 from outlast.components.reading import missing
 from outlast.components.sql import said
 from outlast.components.steps.doing import invalid, names_of
-from outlast.components.steps.doing.late import Late
+from outlast.components.deadline import Late
 from outlast.components.tables import cell_for
 from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.kernel.redact import sanitise
@@ -81,6 +81,7 @@ def extract(config: ExtractorConfig, context: StepContext) -> dict[str, Any]:
         # Without parameters a % stands for itself.
         cursor.execute(config.query, parameters or None)
         names = names_of(cursor.description)
+        _exact(cursor.description)
         while chunk := cursor.fetchmany(config.chunk_rows):
             if len(rows) + len(chunk) > config.max_rows:
                 raise _too_much(f"at most max_rows ({config.max_rows}) rows, got: more")
@@ -93,6 +94,15 @@ def extract(config: ExtractorConfig, context: StepContext) -> dict[str, Any]:
         if limit is not None and monotonic() - begin >= limit:
             raise TemporaryFailure("the database took longer than it was allowed to", error_class="timeout")
     return {"rows": rows, "count": len(rows)}
+
+
+def _exact(description: Any) -> None:
+    """The server writes the numbers of these columns with six digits, whatever they have; nothing tells the difference."""
+    if rounded := [str(column[0]) for column in description or () if column[1] == FIELD_TYPE.FLOAT]:
+        raise invalid(
+            f"expected columns that come as they are kept, got of type FLOAT, of which MySQL sends six digits: {', '.join(rounded)}; "
+            f"write cast({rounded[0]} as double) in query"
+        )
 
 
 def _too_much(expected: str) -> PermanentFailure:

@@ -17,7 +17,7 @@ from outlast.components.reaching import conninfo, failure
 from outlast.components.reading import missing
 from outlast.components.sql import said
 from outlast.components.steps.doing import columns_of, invalid, listed, names_of, row_at
-from outlast.components.steps.doing.late import Late
+from outlast.components.deadline import Late
 from outlast.components.tables import cell_for, kind_of_column
 from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure
 from outlast.verdicts import classify

@@ -6,6 +6,7 @@ What the service answers is believed only as far as it fits what was asked: it m
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from contextlib import suppress
@@ -41,7 +42,7 @@ _LONGEST = 8000  # characters of an address, which servers and what stands befor
 # Names that mean something else where filters stand. In quotes they are columns.
 _RESERVED = frozenset("select order limit offset columns on_conflict and or not".split())
 _RESOLUTIONS = {"upsert": "merge-duplicates", "ignore": "ignore-duplicates"}
-_BYTES = frozenset({bytes})
+_NATIVE = frozenset({bytes, dt.timedelta})  # of which there is more to say than JSON has
 _HALF = re.compile(r"[\ud800-\udfff]")  # of a character
 _STATE = re.compile(r"[0-9A-Z]{5}")
 _OWN = re.compile(r"PGRST[0-9A-Z]{3}")
@@ -99,7 +100,7 @@ def _batches(
     size = 1  # a bracket; behind each row stands a comma or the other bracket
     for number, row in enumerate(rows, 1):
         try:
-            told = tell({name: row[name] for name in columns}, _BYTES)
+            told = _timed(tell({name: row[name] for name in columns}, _NATIVE))
             if lacking := [name for name, value in told.items() if _has_bytes(value)]:
                 raise invalid(
                     f"expected row {number}, column {lacking[0]}: a value that JSON has, got: bytes; make it a text in a step before, "
@@ -119,6 +120,28 @@ def _batches(
         size += length
     if texts:
         yield len(texts), f"[{','.join(texts)}]".encode()
+
+
+def _timed(value: Any) -> Any:
+    """Durations in a value as texts."""
+    if isinstance(value, dict):
+        return {name: _timed(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_timed(one) for one in value]
+    return _duration(value) if isinstance(value, dt.timedelta) else value
+
+
+def _duration(value: dt.timedelta) -> str:
+    """
+    A duration as PostgreSQL reads it, be it for an interval or a time. The digits of a number of seconds would be those of
+    an hour and a minute for a time. One that is no time of day is refused there.
+
+    >>> _duration(dt.timedelta(minutes=39, seconds=5)), _duration(-dt.timedelta(hours=30))
+    ('00:39:05.000000', '-30:00:00.000000')
+    """
+    minutes, rest = divmod(abs(value), dt.timedelta(minutes=1))
+    sign = "-" if value < dt.timedelta() else ""
+    return f"{sign}{minutes // 60:02}:{minutes % 60:02}:{rest.seconds:02}.{rest.microseconds:06}"
 
 
 def _has_bytes(value: Any) -> bool:
@@ -190,7 +213,7 @@ def _filter(name: str, value: Any) -> str:
 
 def _text(name: str, value: Any) -> str:
     try:
-        told = tell(value, _BYTES)
+        told = _timed(tell(value, _NATIVE))
     except (TypeError, ValueError, RecursionError):
         told = None
     if told is None or isinstance(told, list | dict | bytes):
@@ -302,7 +325,7 @@ def _refusal(status: int, headers: Mapping[str, str], raw: bytes, where: str) ->
     if isinstance(code, str) and _STATE.fullmatch(code):
         verdict = classify(_Stated(code))
         if verdict.error_class != "unknown":
-            why = said_by_postgres(str(told.get("message") or ""), code) or f"SQLSTATE {code}"
+            why = said_by_postgres(str(told.get("message") or ""), code)
             kind = PermanentFailure if verdict.category == "permanent" else TemporaryFailure
             made: Any = kind(f"the database says: {why}", error_class=verdict.error_class)
             made.sqlstate = code  # that a transaction was rolled back proves that nothing was done
