@@ -9,7 +9,7 @@ from base64 import b64encode
 
 import pytest
 
-from components.steps.answers import Answers
+from components.steps.answers import Answers, Slow
 from components.steps.calling import Shelf, a_context, failure_of, outputs_of
 from outlast.components.conformance import check_component
 from outlast.components.reaching import failure, reach_s3, reached
@@ -322,6 +322,53 @@ def test_who_cannot_be_reached_is_worth_another_attempt(monkeypatch):
         ("timeout", "reading a.txt of bucket: no answer in time"),
         ("connection_refused", "transient"),
     ]
+
+
+OBJECT = b'HTTP/1.1 200 OK\r\nETag: "x"\r\n'
+
+
+@table(
+    ("component", "begin", "piece"),
+    [
+        ("reader", b"HTTP/1.1 200 OK\r\nx: ", b"x"),  # the headers
+        ("writer", b"HTTP/1.1 200 OK\r\nx: ", b"x"),
+        ("deleter", b"HTTP/1.1 204 No Content\r\nx: ", b"x"),
+        ("reader", OBJECT + b"Content-Length: 100000\r\n\r\n", b"x"),  # the body
+        ("writer", OBJECT + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        ("reader", b"HTTP/1.1 503 Slow\r\nContent-Length: 1000\r\n\r\n", b"x"),  # why not
+        ("writer", b"HTTP/1.1 100 Continue\r\nx: ", b"x"),  # what comes before the answer
+        ("reader", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_a_store_that_drips_does_not_outlive_the_time_limit(monkeypatch, component, begin, piece):
+    """S1-09: it would go on for ever, a piece at a time; there is one call, and it is hung up on."""
+    monkeypatch.setattr(StepContext, "remaining", lambda _: 0.3)
+    config = {"body": "x"} if component == "writer" else {}
+    with Slow(begin, piece) as server:
+        kind, said, error = fails(component, server, **config)
+        server.wait()  # it has noticed: nobody is there any more
+    assert (kind, classify(error).category, len(server.taken)) == ("timeout", "transient", 1)
+    assert said.endswith(" a.txt of bucket: no answer in time")
+
+
+def test_an_upload_that_is_too_slow_is_not_finished_later(monkeypatch):
+    """S1-09: what has not left this machine when the time is over never does, so no object comes after its undoing."""
+    monkeypatch.setattr(StepContext, "remaining", lambda _: 1.5)  # the first second is that of 100 Continue
+    size = 30_000_000
+    with Slow() as server:
+        told = fails("writer", server, "a.bin", format="bytes", body=bytes(size))[:2]
+        server.wait()
+    assert told == ("timeout", "writing a.bin of bucket: no answer in time")
+    (taken,) = server.taken
+    assert 0 < taken < size
+
+
+def test_the_doctor_hangs_up_in_time():
+    """A store that drips is one that does not answer."""
+    with Slow(b"HTTP/1.1 200 OK\r\nx: ") as server:
+        with pytest.raises(TimeoutError):
+            reach_s3(here(server), 0.3)
+        server.wait()
 
 
 def _at(url, **fields):
