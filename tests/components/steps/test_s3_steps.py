@@ -292,6 +292,36 @@ def test_what_a_store_says_no_to_has_its_class(component, status, code, error_cl
     assert "hunter2" not in said
 
 
+ELSEWHERE = {**XML, "x-amz-bucket-region": "eu-west-1"}
+MALFORMED = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
+
+
+@table(
+    ("component", "status", "headers", "body", "shown"),
+    [
+        ("reader", 301, ELSEWHERE, refusal("PermanentRedirect"), "PermanentRedirect"),
+        ("writer", 301, ELSEWHERE, refusal("PermanentRedirect"), "PermanentRedirect"),
+        ("writer", 307, ELSEWHERE, refusal("TemporaryRedirect"), "TemporaryRedirect"),
+        ("deleter", 307, {**XML, "location": "/bucket/b.txt"}, refusal("TemporaryRedirect"), "TemporaryRedirect"),
+        ("reader", 302, {"location": "/bucket/b.txt"}, b"", "302"),
+        ("deleter", 301, {}, b"", "301"),
+        ("reader", 400, XML, MALFORMED, "AuthorizationHeaderMalformed"),
+        ("writer", 400, ELSEWHERE, MALFORMED, "AuthorizationHeaderMalformed"),
+        ("versioned", 301, ELSEWHERE, b"", "301"),
+        ("versioned", 400, ELSEWHERE, b"", "400"),
+    ],
+)
+def test_a_bucket_that_is_elsewhere_is_not_followed(component, status, headers, body, shown):
+    """S1-09: one call, whatever the library would do by itself; an object is never sent twice."""
+    config = {"writer": {"body": "x"}, "versioned": {"etag": "x"}}.get(component, {})
+    with Answers({"/bucket/a.txt": (status, headers, body)}) as server:
+        kind, said, error = fails("deleter" if component == "versioned" else component, server, **config)
+    assert (kind, classify(error).category, len(server.asked)) == ("client_error", "permanent", 1)
+    assert said.partition(": ")[2] == (
+        f"the store says {shown}, which means that the bucket is elsewhere; look at region and endpoint_url of the connection"
+    )
+
+
 def test_a_store_that_asks_to_wait_is_heeded():
     """Retry-After of the answer is that of the error."""
     answer = (503, {**XML, "retry-after": "7"}, refusal("SlowDown"))

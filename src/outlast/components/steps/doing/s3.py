@@ -74,6 +74,10 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 # What the store says of bytes that have changed on the way.
 _DAMAGED = frozenset("BadDigest IncompleteBody XAmzContentSHA256Mismatch XAmzContentChecksumMismatch".split())
 _MISSING = {"NoSuchKey": "object", "NoSuchBucket": "bucket", "NoSuchVersion": "object"}
+# What it says of a bucket that is elsewhere.
+_ELSEWHERE = frozenset(
+    "AuthorizationHeaderMalformed IllegalLocationConstraintException PermanentRedirect Redirect".split()
+)
 # What is said of an error, by its class.
 _WORDS = {
     "timeout": "no answer in time",
@@ -145,6 +149,7 @@ class Wire:
             "http": type("_Pool", (AWSHTTPConnectionPool,), {"ConnectionCls": self._kind(AWSHTTPConnection)}),
             "https": type("_Pools", (AWSHTTPSConnectionPool,), {"ConnectionCls": self._kind(AWSHTTPSConnection)}),
         }
+        made.meta.events.register("before-call.s3", _stay)
         made.meta.events.register("before-send.s3", self._send)
 
     def wait(self) -> float:
@@ -204,6 +209,11 @@ class Wire:
                     with suppress(OSError):
                         held.shutdown(socket.SHUT_RDWR)
             self._held.clear()
+
+
+def _stay(context: dict[str, Any], **_: Any) -> None:
+    """The library asks where a bucket is and sends a request once more, to another region: unless it has done so before."""
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 class _Held:
@@ -408,6 +418,12 @@ def _status(error: ClientError) -> Any:
     return answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
 
 
+def _names_region(error: ClientError) -> bool:
+    """Whether the store says of itself where the bucket is, as it does where a request is signed for another region."""
+    answer: Any = error.response
+    return "x-amz-bucket-region" in answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+
+
 def _refused(error: ClientError, what: str) -> OutlastError:
     """What the store says no to, by its code."""
     code, status = _code(error), _status(error)
@@ -417,6 +433,9 @@ def _refused(error: ClientError, what: str) -> OutlastError:
         return PermanentFailure(message, error_class="missing_input")
     if code in _DAMAGED:
         return TemporaryFailure(f"{what}: the bytes have changed on the way ({shown})", error_class="network_error")
+    if code in _ELSEWHERE or 300 <= int(status or 0) < 400 or (status == 400 and _names_region(error)):
+        message = f"{what}: the store says {shown}, which means that the bucket is elsewhere; look at region and endpoint_url of the connection"
+        return PermanentFailure(message, error_class="client_error")
     verdict = classify(error)
     message = f"{what}: the store says {shown}"
     if verdict.category == "permanent":
