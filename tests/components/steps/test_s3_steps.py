@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import socket
 from base64 import b64encode
 
@@ -338,6 +339,79 @@ def test_a_login_that_is_wrong_is_not_tried_again(s3):
     assert told == [
         ("auth_error", "reading a.txt of bucket: the store says InvalidAccessKeyId"),
         ("auth_error", "reading a.txt of bucket: the store says SignatureDoesNotMatch"),
+    ]
+
+
+@pytest.fixture
+def nobodys_home(monkeypatch, tmp_path):
+    """A machine without settings for AWS, where nothing tells by the network who logs in."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return tmp_path / ".aws"
+
+
+@table(
+    ("name", "value"),
+    [
+        ("AWS_PROFILE", "work"),
+        ("AWS_PROFILE", "none-there"),
+        ("AWS_DEFAULT_PROFILE", "none-there"),
+        ("AWS_CONFIG_FILE", "/dev/null/none"),
+        ("AWS_DEFAULTS_MODE", "none-such"),
+        ("AWS_RETRY_MODE", "none-such"),
+        ("AWS_MAX_ATTEMPTS", "many"),
+        ("AWS_USE_FIPS_ENDPOINT", "true"),
+        ("AWS_USE_DUALSTACK_ENDPOINT", "true"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
+        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1"),
+        ("AWS_ACCESS_KEY_ID", "somebody-else"),
+        ("AWS_SESSION_TOKEN", "of-somebody-else"),
+        ("AWS_AUTH_SCHEME_PREFERENCE", "none-such"),
+        ("AWS_ACCOUNT_ID_ENDPOINT_MODE", "none-such"),
+        ("AWS_REQUEST_CHECKSUM_CALCULATION", "none-such"),
+        ("AWS_SDK_UA_APP_ID", "none\nsuch"),
+        ("HTTP_PROXY", "http://127.0.0.1:1"),
+    ],
+)
+def test_a_connection_with_keys_reads_nobodys_settings(monkeypatch, nobodys_home, name, value):
+    """Whatever the variables and the files of this machine say, the request is the same."""
+    nobodys_home.mkdir(exist_ok=True)
+    (nobodys_home / "config").write_text("[profile work]\nregion = eu-west-1\ns3 =\n  addressing_style = none-such\n")
+    with Answers({"/bucket/a.txt": (200, {"etag": '"x"'}, b"abc")}) as server, monkeypatch.context() as changed:
+        changed.setenv(name, value)
+        assert run("reader", server)["body"] == "abc"
+    (asked,) = server.asked
+    assert asked.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=outlast-access/")
+    assert "/us-east-1/s3/aws4_request" in asked.headers["authorization"]
+    assert "x-amz-security-token" not in asked.headers
+
+
+def test_settings_of_this_machine_that_cannot_be_used_are_told(monkeypatch, nobodys_home):
+    """Without keys it is the login of this machine: one that is not there, or is damaged, is no error of the data."""
+
+    def told(**variables):
+        with monkeypatch.context() as changed:
+            for name, value in variables.items():
+                changed.setenv(name, value)
+            found = failure_of("s3.reader", _with("a.txt"), a_context(connection={"bucket": "bucket"}))
+        return found[0], classify(found[2]).category, found[1]
+
+    way_out = "look at the variables AWS_... and at ~/.aws, or give the connection access_key_id and secret_access_key"
+    unusable = "the store: the settings of this machine for AWS cannot be used"
+    nobodys_home.mkdir()
+    (nobodys_home / "damaged").write_text("[profile")
+    assert [
+        told(),
+        told(AWS_PROFILE="none-there"),
+        told(AWS_CONFIG_FILE=str(nobodys_home / "damaged")),
+        told(AWS_ACCESS_KEY_ID="half"),
+    ] == [
+        ("auth_error", "permanent", "reading a.txt of bucket: there is no login that can be used"),
+        ("auth_error", "permanent", f"{unusable} (ProfileNotFound); {way_out}"),
+        ("auth_error", "permanent", f"{unusable} (ConfigParseError); {way_out}"),
+        ("auth_error", "permanent", f"{unusable} (PartialCredentialsError); {way_out}"),
     ]
 
 

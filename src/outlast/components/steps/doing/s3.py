@@ -45,7 +45,15 @@ try:
         AWSHTTPSConnectionPool,
         AWSResponse,
     )
-    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    from botocore.exceptions import (  # type: ignore[import-untyped]
+        BotoCoreError,
+        ClientError,
+        ConfigNotFound,
+        ConfigParseError,
+        InvalidConfigError,
+        PartialCredentialsError,
+        ProfileNotFound,
+    )
     from botocore.httpsession import URLLib3Session  # type: ignore[import-untyped]
     from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 except ImportError:
@@ -68,6 +76,7 @@ _TYPES = {
     "csv": "text/csv; charset=utf-8",
     "bytes": "application/octet-stream",
 }
+_UNUSABLE = (ConfigNotFound, ConfigParseError, InvalidConfigError, PartialCredentialsError, ProfileNotFound)
 _LOADER = botocore.loaders.create_loader()  # reads the description of the service once for all clients
 _CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -254,15 +263,24 @@ class _Read:
 # -- the client ----------------------------------------------------------------------------------------------------------
 
 
+def _nobodys() -> dict[str, Any]:
+    """The library's settings without the variables and files they are read from. Which certificates are trusted is as ever."""
+    known: dict[str, Any] = botocore.session.Session.SESSION_VARIABLES
+    unread = {
+        name: (key, None, default, cast) for name, (key, _, default, cast) in known.items() if name != "ca_bundle"
+    }
+    return {**unread, "config_file": (None, None, "", None), "credentials_file": (None, None, "", None)}
+
+
 def client(fields: Mapping[str, Any], wire: Wire) -> Any:
     """
-    One that never tries again. With keys it reads nobody's settings; without, those of this machine tell who logs in. Its
-    requests go by `wire`.
+    One that never tries again. With keys it reads nobody's settings, but which certificates are trusted; without, those of
+    this machine tell who logs in. Its requests go by `wire`.
     """
     wait = wire.wait()
     given = {name: plain_value(fields.get(name)) for name in ("access_key_id", "secret_access_key", "session_token")}
-    nobodys: Any = {"config_file": (None, None, "", None), "credentials_file": (None, None, "", None)}
-    session = botocore.session.Session(session_vars=nobodys if given["access_key_id"] is not None else None)
+    has_keys = given["access_key_id"] is not None
+    session = botocore.session.Session(session_vars=_nobodys() if has_keys else None)
     session.register_component("data_loader", _LOADER)
     config = botocore.config.Config(
         retries={"total_max_attempts": 1},
@@ -271,6 +289,7 @@ def client(fields: Mapping[str, Any], wire: Wire) -> Any:
         signature_version="s3v4",
         s3={"addressing_style": "path" if fields.get("path_style", True) else "virtual"},
         proxies={},
+        ignore_configured_endpoint_urls=has_keys or None,
         # Stores that only speak the protocol do not know the newer checksums; ours are below.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
@@ -399,6 +418,9 @@ def _told(about: _Object | None, doing: str) -> Iterator[None]:
 def _failure(error: Exception, what: str) -> OutlastError:
     if isinstance(error, ClientError):
         return _refused(error, what)
+    if isinstance(error, _UNUSABLE):
+        message = f"{what}: the settings of this machine for AWS cannot be used ({type(error).__name__}); look at the variables AWS_... and at ~/.aws, or give the connection access_key_id and secret_access_key"
+        return PermanentFailure(message, error_class="auth_error")
     verdict = classify(error)
     if not isinstance(error, BotoCoreError) and verdict.error_class != "timeout":
         message = f"{what}: the connection broke before the whole answer was there, or it is none of S3"
