@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import logging
 import os
@@ -250,6 +251,20 @@ def test_a_writer_that_comes_second_is_refused_by_a_store_that_can():
     assert told == [hashlib.md5(b"mine").hexdigest(), "data_error"]
 
 
+def test_writers_at_the_same_moment_are_worth_another_attempt():
+    """A store that cannot say yet which of them was first says so."""
+    for code in ("ConditionalRequestConflict", "OperationAborted"):
+        with Answers() as server:
+            server.answers = _InTurn([(404, XML, b""), (409, XML, refusal(code))])
+            kind, said, error = fails("writer", server, body="mine", overwrite=False)
+        assert (kind, classify(error).category, [one.method for one in server.asked]) == (
+            "temporary_failure",
+            "transient",
+            ["HEAD", "PUT"],
+        )
+        assert said == f"writing a.txt of bucket: another writer is at it ({code})"
+
+
 def test_a_version_that_is_not_meant_is_not_deleted(s3):
     """Who undoes a write takes back what was written, and nothing that came after it; what is gone is gone."""
     wrote = run("writer", s3, "undo.txt", body="mine")
@@ -291,6 +306,77 @@ def test_what_a_store_says_no_to_has_its_class(component, status, code, error_cl
     assert (kind, classify(error).category, len(server.asked)) == (error_class, category, 1)
     assert code in said
     assert "hunter2" not in said
+
+
+NONE_OF_S3 = "the connection broke before the whole answer was there, or it is none of S3"
+MD5_OF_X = hashlib.md5(b"x").hexdigest()
+
+
+@table(
+    ("component", "status", "headers", "body"),
+    [
+        ("reader", 206, {"etag": '"x"', "content-range": "bytes 0-2/100"}, b"abc"),
+        ("reader", 204, {"etag": '"x"'}, b""),
+        ("reader", 203, {"etag": '"x"'}, b"abc"),
+        ("writer", 204, {"etag": f'"{MD5_OF_X}"'}, b""),
+        ("writer", 202, {"etag": f'"{MD5_OF_X}"'}, b""),
+        ("deleter", 200, {}, b"<html>log in first</html>"),
+        ("deleter", 202, {}, b""),
+        ("writer", 200, {"etag": f'"{MD5_OF_X}"'}, b"x" * 100_000),
+    ],
+)
+def test_an_answer_that_does_not_say_it_is_done_is_none(component, status, headers, body):
+    """A part of an object is none, and the page of another server deletes nothing: 200 is done, and 204 for a deletion."""
+    config = {"body": "x"} if component == "writer" else {}
+    with Answers({"/bucket/a.txt": (status, headers, body)}) as server:
+        kind, said, _ = fails(component, server, **config)
+    assert (kind, said.partition(": ")[2], len(server.asked)) == ("network_error", NONE_OF_S3, 1)
+
+
+def test_what_is_gone_already_is_deleted():
+    """By 204 and by an empty 200, which stores say of any deletion; by a 404 that is about the object, and by no other."""
+    done = [(204, {}, b""), (200, {}, b""), (404, XML, refusal("NoSuchKey"))]
+    for answer in done:
+        with Answers({"/bucket/a.txt": answer}) as server:
+            assert run("deleter", server) == {"bucket": "bucket", "key": "a.txt"}
+    told = []
+    for component, config in (("deleter", {}), ("writer", {"body": "x"}), ("reader", {})):
+        with Answers({"/bucket/a.txt": (404, {}, b"<html>nginx</html>")}) as server:
+            told.append(fails(component, server, **config)[:2])
+    assert told == [
+        ("missing_input", "deleting a.txt of bucket: expected the bucket to be there, got: 404"),
+        ("missing_input", "writing a.txt of bucket: expected the bucket to be there, got: 404"),
+        ("missing_input", "reading a.txt of bucket: expected the object to be there, got: 404"),
+    ]
+
+
+def test_a_refusal_without_end_is_judged_by_its_status():
+    """What is longer than 64 KiB is not read: the store is hung up on."""
+    with Slow(b"HTTP/1.1 500 Error\r\nContent-Length: 600000000\r\n\r\n", b"x" * 100_000) as server:
+        told = fails("reader", server)[:2]
+        server.wait()
+    assert told == ("server_error", "reading a.txt of bucket: the store says 500")
+
+
+def test_what_is_packed_is_bounded_unpacked():
+    """By max_bytes, as it is and as it comes out; what is damaged is told as such."""
+    rows = [{"a": number} for number in range(1000)]
+    plain = "".join(f'{{"a":{row["a"]}}}\n' for row in rows).encode()
+    raw = gzip.compress(plain)
+    answers = {
+        "/bucket/a.jsonl.gz": (200, {"etag": '"x"'}, raw),
+        "/bucket/cut.jsonl.gz": (200, {"etag": '"x"'}, raw[:-9]),
+    }
+    with Answers(answers) as server:
+        found = run("reader", server, "a.jsonl.gz", format="jsonl", max_bytes=len(plain))
+        told = fails("reader", server, "a.jsonl.gz", format="jsonl", max_bytes=len(plain) - 1)[:2]
+        cut = fails("reader", server, "cut.jsonl.gz", format="jsonl")
+    assert (found["body"], found["size"]) == (rows, len(raw))
+    assert told == (
+        "data_error",
+        f"a.jsonl.gz: expected at most max_bytes ({len(plain) - 1}) once it is unpacked, got: more",
+    )
+    assert classify(cut[2]).category == "permanent"
 
 
 ELSEWHERE = {**XML, "x-amz-bucket-region": "eu-west-1"}
@@ -586,7 +672,7 @@ def _with(key, **config):
 def test_each_attempt_is_one_call():
     """SDK retries are off: counted at the server, for what succeeds and for what does not."""
     answers = {
-        "/bucket/a.txt": (200, {"etag": f'"{hashlib.md5(b"x").hexdigest()}"'}, b""),
+        "/bucket/a.txt": (200, {"etag": f'"{MD5_OF_X}"'}, b""),
         "/bucket/no.txt": (503, XML, refusal("SlowDown")),
     }
     with Answers(answers) as server:

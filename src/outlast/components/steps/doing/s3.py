@@ -23,7 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from outlast.components import open_sink
+from outlast.components import open_sink, packed
 from outlast.components.reaching import plain_value
 from outlast.components.reading import missing
 from outlast.components.steps.doing import invalid, keep, listed
@@ -83,6 +83,8 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 # What the store says of bytes that have changed on the way.
 _DAMAGED = frozenset("BadDigest IncompleteBody XAmzContentSHA256Mismatch XAmzContentChecksumMismatch".split())
 _MISSING = {"NoSuchKey": "object", "NoSuchBucket": "bucket", "NoSuchVersion": "object"}
+# What it says of writers that come at the same moment.
+_AT_ONCE = frozenset("ConditionalRequestConflict OperationAborted".split())
 # What it says of a bucket that is elsewhere.
 _ELSEWHERE = frozenset(
     "AuthorizationHeaderMalformed IllegalLocationConstraintException PermanentRedirect Redirect".split()
@@ -369,15 +371,25 @@ class _Object(NamedTuple):
                 if _code(refused) in but:
                     return None
                 raise
-            if operation != "delete_object" and not _is_whole(found):
+            if not (self._is_gone(found) if operation == "delete_object" else _is_whole(found)):
                 if "Body" in found:
                     found["Body"].close()
                 raise _Torn
             return found
 
+    def _is_gone(self, found: Mapping[str, Any]) -> bool:
+        """Whether the answer to a deletion is one: 204, or 200 and nothing else, which a page of another server is not."""
+        status = found["ResponseMetadata"]["HTTPStatusCode"]
+        return status == 204 or (status == 200 and not self.wire.said)
+
 
 def _is_whole(found: Mapping[str, Any]) -> bool:
-    """Whether an answer about an object says how long it is, and has the object's mark, which is in quotes or in none."""
+    """
+    Whether an answer about an object is about all of it (200, which 204 and 206 are not), says how long it is, and has the
+    object's mark, which is in quotes or in none.
+    """
+    if found["ResponseMetadata"]["HTTPStatusCode"] != 200:
+        return False
     etag = str(found.get("ETag", ""))
     has_length = bool({"content-length", "transfer-encoding"} & found["ResponseMetadata"]["HTTPHeaders"].keys())
     return has_length and bool(etag.strip('"')) and etag.startswith('"') == etag.endswith('"')
@@ -451,8 +463,12 @@ def _refused(error: ClientError, what: str) -> OutlastError:
     code, status = _code(error), _status(error)
     shown = code if _CODE.fullmatch(code) else str(status)
     if code in _MISSING or status == 404:
-        message = f"{what}: expected the {_MISSING.get(code, 'object')} to be there, got: {shown}"
+        # Nothing but the bucket needs to be there for what is written or deleted.
+        lacking = _MISSING.get(code, "object" if what.startswith("reading ") else "bucket")
+        message = f"{what}: expected the {lacking} to be there, got: {shown}"
         return PermanentFailure(message, error_class="missing_input")
+    if code in _AT_ONCE:
+        return TemporaryFailure(f"{what}: another writer is at it ({shown})", error_class="temporary_failure")
     if code in _DAMAGED:
         return TemporaryFailure(f"{what}: the bytes have changed on the way ({shown})", error_class="network_error")
     if code in _ELSEWHERE or 300 <= int(status or 0) < 400 or (status == 400 and _names_region(error)):
@@ -485,7 +501,7 @@ def read(config: ReaderConfig, context: StepContext) -> dict[str, Any]:
         message = f"{config.key} of {about.bucket}: expected the bytes whose checksum is noted with it ({OWN_METADATA}), got: others"
         raise PermanentFailure(message, error_class="data_error")
     return {
-        "body": _read_as(kind, raw, config.key, context),
+        "body": _read_as(kind, raw, config, context),
         "size": len(raw),
         "etag": str(answer.get("ETag", "")).strip('"'),
         "content_type": str(answer.get("ContentType", "")),
@@ -532,14 +548,15 @@ def _whole(about: _Object, body: Any, answer: Mapping[str, Any], most: int) -> b
         return bytes(found)
 
 
-def _read_as(kind: str, raw: bytes, key: str, context: StepContext) -> Any:
+def _read_as(kind: str, raw: bytes, config: ReaderConfig, context: StepContext) -> Any:
     if kind == "bytes":
         return raw
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", key.rpartition("/")[2])[-100:] or "object"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", config.key.rpartition("/")[2])[-100:] or "object"
     if kind in ("jsonl", "csv"):
         with tempfile.TemporaryDirectory(prefix="outlast-") as folder:
             path = Path(folder) / name
             path.write_bytes(raw)
+            _check_unpacked(path, config.max_bytes)
             return list(rows_of(path, f".{kind}", None, None, context))
     try:
         text = raw.decode("utf-8-sig")
@@ -548,6 +565,26 @@ def _read_as(kind: str, raw: bytes, key: str, context: StepContext) -> Any:
         keep(context, "object", raw[:65_536])
         what = "JSON" if kind == "json" else "text in UTF-8"
         raise PermanentFailure(f"{name}: expected {what}, got: something else", error_class="data_error") from None
+
+
+def _check_unpacked(path: Path, most: int) -> None:
+    """What is packed may be a thousand times as long as it looks. What is damaged is told by whoever reads the rows."""
+    if path.suffix.lower() not in packed.PACKED:
+        return
+    packed.check(path)
+    size = 0
+    with packed.opened(path) as stream:
+        try:
+            while piece := stream.read(_PIECE):
+                size += len(piece)
+                if size > most:
+                    break
+        except Exception as error:
+            if not packed.is_damage(error):
+                raise
+    if size > most:
+        message = f"{path.name}: expected at most max_bytes ({most}) once it is unpacked, got: more"
+        raise PermanentFailure(message, error_class="data_error")
 
 
 # -- s3.writer -----------------------------------------------------------------------------------------------------------
@@ -670,7 +707,7 @@ def delete(config: DeleterConfig, context: StepContext) -> dict[str, Any]:
         return {"bucket": config.bucket or str((context.connection or {})["bucket"]), "key": config.key}
     with _reached(config, context) as about:
         if config.etag is None or _is_version(about, config.etag):
-            about.call("deleting", "delete_object")
+            about.call("deleting", "delete_object", but=("NoSuchKey",))
     return {"bucket": about.bucket, "key": config.key}
 
 
