@@ -211,6 +211,21 @@ def test_an_object_is_written_again_and_again(s3):
     assert run("writer", s3, "new.txt", body="two", overwrite=False)["size"] == 3
 
 
+def test_the_same_bytes_with_other_metadata_are_another_object(s3):
+    """overwrite: false says that what was asked for is there: what is not is told, by its name and without its value."""
+    noted = {"Schema": "v1-hunter2", "owner": "ann"}
+    first = run("writer", s3, "noted.txt", body="x", metadata=noted, content_type="text/x-log; charset=utf-8")
+    asked = [{}, {"metadata": noted}, {"metadata": {"OWNER": "ann"}}, {"content_type": "text/X-log;charset=utf-8"}]
+    assert [run("writer", s3, "noted.txt", body="x", overwrite=False, **more) for more in asked] == [first] * 4
+    other = {"metadata": {"schema": "v2-hunter2", "batch": "7", "owner": "ann"}, "content_type": "text/plain"}
+    kind, said, error = fails("writer", s3, "noted.txt", body="x", overwrite=False, **other)
+    assert (kind, classify(error).category) == ("data_error", "permanent")
+    assert said == (
+        "expected no other object at noted.txt of bucket, because overwrite is false, "
+        "got: one with other metadata schema, metadata batch, content_type"
+    )
+
+
 XML = {"content-type": "application/xml"}
 
 

@@ -602,14 +602,14 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     digest = sha256(raw).hexdigest()
     with _reached(config, context) as about:
         work = sha256(context.idempotency_key.encode()).hexdigest()
-        found = None if config.overwrite else _there(about, raw, digest, work)
+        found = None if config.overwrite else _there(about, config, raw, digest, work)
         if (
             found is None
             and (etag := _put(about, config, kind, raw, {OWN_METADATA: digest, OWN_WORK: work})) is not None
         ):
             found = etag, True
         if found is None:  # somebody was quicker
-            found = _there(about, raw, digest, work)
+            found = _there(about, config, raw, digest, work)
         if found is None:
             message = f"writing {about.key} of {about.bucket}: another writer is at it"
             raise TemporaryFailure(message, error_class="temporary_failure")
@@ -674,10 +674,10 @@ def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, noted: Map
     return etag
 
 
-def _there(about: _Object, raw: bytes, digest: str, work: str) -> tuple[str, bool] | None:
+def _there(about: _Object, config: WriterConfig, raw: bytes, digest: str, work: str) -> tuple[str, bool] | None:
     """
-    The mark of the object that is there, if it has the same bytes, and whether an attempt at this step has written it; None
-    if there is none. Another one is an error.
+    The mark of the object that is there, if it has the same bytes and what is asked to be noted with them, and whether an
+    attempt at this step has written it; None if there is none. Another one is an error.
     """
     found = _looked_at(about)
     if found is None:
@@ -687,10 +687,20 @@ def _there(about: _Object, raw: bytes, digest: str, work: str) -> tuple[str, boo
     is_same = found.get("ContentLength") == len(raw) and (
         noted.get(OWN_METADATA) == digest or etag == md5(raw, usedforsecurity=False).hexdigest()
     )
-    if not is_same:
-        message = f"expected no other object at {about.key} of {about.bucket}, because overwrite is false, got: one with other bytes"
+    other = [] if is_same else ["bytes"]
+    if is_same:
+        other += [f"metadata {name}" for name, value in config.metadata.items() if noted.get(name.lower()) != value]
+        if config.content_type is not None and _bare(config.content_type) != _bare(str(found.get("ContentType", ""))):
+            other.append("content_type")
+    if other:
+        message = f"expected no other object at {about.key} of {about.bucket}, because overwrite is false, got: one with other {', '.join(other)}"
         raise PermanentFailure(message, error_class="data_error")
     return etag, noted.get(OWN_WORK) == work
+
+
+def _bare(content_type: str) -> str:
+    """Without what stores write in their own way."""
+    return content_type.replace(" ", "").casefold()
 
 
 def _looked_at(about: _Object) -> dict[str, Any] | None:
