@@ -47,6 +47,7 @@ ROOMS = {
     "referencing": "components/steps/doing/rows",
     "rich": "cli display",
     "typer": "cli",
+    "urllib3": "components/steps/doing/s3",
     "yaml": "spec/yaml",
 }
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from components.steps.answers import Slow
 from outlast.testing import FaultProxy
 from servers.s3 import S3
 
@@ -100,6 +101,19 @@ def test_a_flow_outlasts_what_happens_to_its_connections(flow, s3, proxy, sqlite
         ("check", "succeeded", [None]),
     ]
     assert (proxy.struck, s3.get(f"out/{kind}.json")) == ([kind, kind], b'[{"id":1},{"id":2}]')
+
+
+def test_each_attempt_at_a_store_that_drips_ends_in_its_time(project, flow, sqlite_app):
+    """S1-09: so the policy makes all of them; none is left that still runs."""
+    text = LABELS.replace("step_ms: 4000", "step_ms: 500")
+    with Slow(b"HTTP/1.1 200 OK\r\nx: ") as server:
+        written = (project.root / "connections.yaml").read_text()
+        fields = json.loads(written)
+        fields["connections"]["s3"]["reports"]["endpoint_url"] = server.url
+        (project.root / "connections.yaml").write_text(json.dumps(fields))
+        result = project.load(text).run(run_key="dripping", app=sqlite_app, check=False)
+    assert (result.status, len(server.taken)) == ("failed", 3)
+    assert story(result)[0] == ("read", "failed", ["timeout", "timeout", "timeout"])
 
 
 def test_what_is_not_there_fails_the_flow_at_once(project, flow, sqlite_app):

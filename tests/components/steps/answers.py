@@ -113,3 +113,61 @@ class Dripping:
         self._over.set()
         self._thread.join()
         self._listener.close()
+
+
+class Slow:
+    """
+    Takes connections. On each it reads the headers of a request, says `begin`, and then one `piece` after the other, for as
+    long as somebody reads. If it says nothing, it takes the body, slowly.
+    """
+
+    def __init__(self, begin: bytes = b"", piece: bytes = b"x") -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._over = threading.Event()
+        self._begin, self._piece = begin, piece
+        self.taken: list[int] = []  # bytes of each request, once its connection has ended
+        self._threads = [threading.Thread(target=self._serve)]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            if self._over.is_set():
+                client.close()
+                return
+            self._threads.append(threading.Thread(target=self._talk, args=(client,)))
+            self._threads[-1].start()
+
+    def _talk(self, client: socket.socket) -> None:
+        taken = 0
+        with client, suppress(OSError):
+            taken = len(client.recv(65536))
+            if self._begin:
+                client.sendall(self._begin)
+            while not self._over.wait(0.02):
+                if self._begin:
+                    client.sendall(self._piece)
+                elif piece := client.recv(65536):
+                    taken += len(piece)
+                else:
+                    break
+        self.taken.append(taken)
+
+    def wait(self) -> None:
+        """Until the connections that there are have ended."""
+        for thread in self._threads[1:]:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        socket.create_connection(self._listener.getsockname()).close()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()

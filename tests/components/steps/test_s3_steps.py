@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import logging
+import os
 import socket
 from base64 import b64encode
 
 import pytest
 
-from components.steps.answers import Answers
+from components.steps.answers import Answers, Slow
 from components.steps.calling import Shelf, a_context, failure_of, outputs_of
 from outlast.components.conformance import check_component
 from outlast.components.reaching import failure, reach_s3, reached
@@ -209,6 +211,21 @@ def test_an_object_is_written_again_and_again(s3):
     assert run("writer", s3, "new.txt", body="two", overwrite=False)["size"] == 3
 
 
+def test_the_same_bytes_with_other_metadata_are_another_object(s3):
+    """overwrite: false says that what was asked for is there: what is not is told, by its name and without its value."""
+    noted = {"Schema": "v1-hunter2", "owner": "ann"}
+    first = run("writer", s3, "noted.txt", body="x", metadata=noted, content_type="text/x-log; charset=utf-8")
+    asked = [{}, {"metadata": noted}, {"metadata": {"OWNER": "ann"}}, {"content_type": "text/X-log;charset=utf-8"}]
+    assert [run("writer", s3, "noted.txt", body="x", overwrite=False, **more) for more in asked] == [first] * 4
+    other = {"metadata": {"schema": "v2-hunter2", "batch": "7", "owner": "ann"}, "content_type": "text/plain"}
+    kind, said, error = fails("writer", s3, "noted.txt", body="x", overwrite=False, **other)
+    assert (kind, classify(error).category) == ("data_error", "permanent")
+    assert said == (
+        "expected no other object at noted.txt of bucket, because overwrite is false, "
+        "got: one with other metadata schema, metadata batch, content_type"
+    )
+
+
 XML = {"content-type": "application/xml"}
 
 
@@ -247,6 +264,20 @@ def test_a_writer_that_comes_second_is_refused_by_a_store_that_can():
         methods = [(one.method, one.headers.get("if-none-match")) for one in server.asked]
         assert methods == [("HEAD", None), ("PUT", "*"), ("HEAD", None)]
     assert told == [hashlib.md5(b"mine").hexdigest(), "data_error"]
+
+
+def test_writers_at_the_same_moment_are_worth_another_attempt():
+    """A store that cannot say yet which of them was first says so."""
+    for code in ("ConditionalRequestConflict", "OperationAborted"):
+        with Answers() as server:
+            server.answers = _InTurn([(404, XML, b""), (409, XML, refusal(code))])
+            kind, said, error = fails("writer", server, body="mine", overwrite=False)
+        assert (kind, classify(error).category, [one.method for one in server.asked]) == (
+            "temporary_failure",
+            "transient",
+            ["HEAD", "PUT"],
+        )
+        assert said == f"writing a.txt of bucket: another writer is at it ({code})"
 
 
 def test_a_version_that_is_not_meant_is_not_deleted(s3):
@@ -292,6 +323,107 @@ def test_what_a_store_says_no_to_has_its_class(component, status, code, error_cl
     assert "hunter2" not in said
 
 
+NONE_OF_S3 = "the connection broke before the whole answer was there, or it is none of S3"
+MD5_OF_X = hashlib.md5(b"x").hexdigest()
+
+
+@table(
+    ("component", "status", "headers", "body"),
+    [
+        ("reader", 206, {"etag": '"x"', "content-range": "bytes 0-2/100"}, b"abc"),
+        ("reader", 204, {"etag": '"x"'}, b""),
+        ("reader", 203, {"etag": '"x"'}, b"abc"),
+        ("writer", 204, {"etag": f'"{MD5_OF_X}"'}, b""),
+        ("writer", 202, {"etag": f'"{MD5_OF_X}"'}, b""),
+        ("deleter", 200, {}, b"<html>log in first</html>"),
+        ("deleter", 202, {}, b""),
+        ("writer", 200, {"etag": f'"{MD5_OF_X}"'}, b"x" * 100_000),
+    ],
+)
+def test_an_answer_that_does_not_say_it_is_done_is_none(component, status, headers, body):
+    """A part of an object is none, and the page of another server deletes nothing: 200 is done, and 204 for a deletion."""
+    config = {"body": "x"} if component == "writer" else {}
+    with Answers({"/bucket/a.txt": (status, headers, body)}) as server:
+        kind, said, _ = fails(component, server, **config)
+    assert (kind, said.partition(": ")[2], len(server.asked)) == ("network_error", NONE_OF_S3, 1)
+
+
+def test_what_is_gone_already_is_deleted():
+    """By 204 and by an empty 200, which stores say of any deletion; by a 404 that is about the object, and by no other."""
+    done = [(204, {}, b""), (200, {}, b""), (404, XML, refusal("NoSuchKey"))]
+    for answer in done:
+        with Answers({"/bucket/a.txt": answer}) as server:
+            assert run("deleter", server) == {"bucket": "bucket", "key": "a.txt"}
+    told = []
+    for component, config in (("deleter", {}), ("writer", {"body": "x"}), ("reader", {})):
+        with Answers({"/bucket/a.txt": (404, {}, b"<html>nginx</html>")}) as server:
+            told.append(fails(component, server, **config)[:2])
+    assert told == [
+        ("missing_input", "deleting a.txt of bucket: expected the bucket to be there, got: 404"),
+        ("missing_input", "writing a.txt of bucket: expected the bucket to be there, got: 404"),
+        ("missing_input", "reading a.txt of bucket: expected the object to be there, got: 404"),
+    ]
+
+
+def test_a_refusal_without_end_is_judged_by_its_status():
+    """What is longer than 64 KiB is not read: the store is hung up on."""
+    with Slow(b"HTTP/1.1 500 Error\r\nContent-Length: 600000000\r\n\r\n", b"x" * 100_000) as server:
+        told = fails("reader", server)[:2]
+        server.wait()
+    assert told == ("server_error", "reading a.txt of bucket: the store says 500")
+
+
+def test_what_is_packed_is_bounded_unpacked():
+    """By max_bytes, as it is and as it comes out; what is damaged is told as such."""
+    rows = [{"a": number} for number in range(1000)]
+    plain = "".join(f'{{"a":{row["a"]}}}\n' for row in rows).encode()
+    raw = gzip.compress(plain)
+    answers = {
+        "/bucket/a.jsonl.gz": (200, {"etag": '"x"'}, raw),
+        "/bucket/cut.jsonl.gz": (200, {"etag": '"x"'}, raw[:-9]),
+    }
+    with Answers(answers) as server:
+        found = run("reader", server, "a.jsonl.gz", format="jsonl", max_bytes=len(plain))
+        told = fails("reader", server, "a.jsonl.gz", format="jsonl", max_bytes=len(plain) - 1)[:2]
+        cut = fails("reader", server, "cut.jsonl.gz", format="jsonl")
+    assert (found["body"], found["size"]) == (rows, len(raw))
+    assert told == (
+        "data_error",
+        f"a.jsonl.gz: expected at most max_bytes ({len(plain) - 1}) once it is unpacked, got: more",
+    )
+    assert classify(cut[2]).category == "permanent"
+
+
+ELSEWHERE = {**XML, "x-amz-bucket-region": "eu-west-1"}
+MALFORMED = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
+
+
+@table(
+    ("component", "status", "headers", "body", "shown"),
+    [
+        ("reader", 301, ELSEWHERE, refusal("PermanentRedirect"), "PermanentRedirect"),
+        ("writer", 301, ELSEWHERE, refusal("PermanentRedirect"), "PermanentRedirect"),
+        ("writer", 307, ELSEWHERE, refusal("TemporaryRedirect"), "TemporaryRedirect"),
+        ("deleter", 307, {**XML, "location": "/bucket/b.txt"}, refusal("TemporaryRedirect"), "TemporaryRedirect"),
+        ("reader", 302, {"location": "/bucket/b.txt"}, b"", "302"),
+        ("deleter", 301, {}, b"", "301"),
+        ("reader", 400, XML, MALFORMED, "AuthorizationHeaderMalformed"),
+        ("writer", 400, ELSEWHERE, MALFORMED, "AuthorizationHeaderMalformed"),
+        ("versioned", 301, ELSEWHERE, b"", "301"),
+        ("versioned", 400, ELSEWHERE, b"", "400"),
+    ],
+)
+def test_a_bucket_that_is_elsewhere_is_not_followed(component, status, headers, body, shown):
+    """S1-09: one call, whatever the library would do by itself; an object is never sent twice."""
+    config = {"writer": {"body": "x"}, "versioned": {"etag": "x"}}.get(component, {})
+    with Answers({"/bucket/a.txt": (status, headers, body)}) as server:
+        kind, said, error = fails("deleter" if component == "versioned" else component, server, **config)
+    assert (kind, classify(error).category, len(server.asked)) == ("client_error", "permanent", 1)
+    assert said.partition(": ")[2] == (
+        f"the store says {shown}, which means that the bucket is elsewhere; look at region and endpoint_url of the connection"
+    )
+
+
 def test_a_store_that_asks_to_wait_is_heeded():
     """Retry-After of the answer is that of the error."""
     answer = (503, {**XML, "retry-after": "7"}, refusal("SlowDown"))
@@ -311,6 +443,79 @@ def test_a_login_that_is_wrong_is_not_tried_again(s3):
     ]
 
 
+@pytest.fixture
+def nobodys_home(monkeypatch, tmp_path):
+    """A machine without settings for AWS, where nothing tells by the network who logs in."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return tmp_path / ".aws"
+
+
+@table(
+    ("name", "value"),
+    [
+        ("AWS_PROFILE", "work"),
+        ("AWS_PROFILE", "none-there"),
+        ("AWS_DEFAULT_PROFILE", "none-there"),
+        ("AWS_CONFIG_FILE", "/dev/null/none"),
+        ("AWS_DEFAULTS_MODE", "none-such"),
+        ("AWS_RETRY_MODE", "none-such"),
+        ("AWS_MAX_ATTEMPTS", "many"),
+        ("AWS_USE_FIPS_ENDPOINT", "true"),
+        ("AWS_USE_DUALSTACK_ENDPOINT", "true"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
+        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1"),
+        ("AWS_ACCESS_KEY_ID", "somebody-else"),
+        ("AWS_SESSION_TOKEN", "of-somebody-else"),
+        ("AWS_AUTH_SCHEME_PREFERENCE", "none-such"),
+        ("AWS_ACCOUNT_ID_ENDPOINT_MODE", "none-such"),
+        ("AWS_REQUEST_CHECKSUM_CALCULATION", "none-such"),
+        ("AWS_SDK_UA_APP_ID", "none\nsuch"),
+        ("HTTP_PROXY", "http://127.0.0.1:1"),
+    ],
+)
+def test_a_connection_with_keys_reads_nobodys_settings(monkeypatch, nobodys_home, name, value):
+    """Whatever the variables and the files of this machine say, the request is the same."""
+    nobodys_home.mkdir(exist_ok=True)
+    (nobodys_home / "config").write_text("[profile work]\nregion = eu-west-1\ns3 =\n  addressing_style = none-such\n")
+    with Answers({"/bucket/a.txt": (200, {"etag": '"x"'}, b"abc")}) as server, monkeypatch.context() as changed:
+        changed.setenv(name, value)
+        assert run("reader", server)["body"] == "abc"
+    (asked,) = server.asked
+    assert asked.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=outlast-access/")
+    assert "/us-east-1/s3/aws4_request" in asked.headers["authorization"]
+    assert "x-amz-security-token" not in asked.headers
+
+
+def test_settings_of_this_machine_that_cannot_be_used_are_told(monkeypatch, nobodys_home):
+    """Without keys it is the login of this machine: one that is not there, or is damaged, is no error of the data."""
+
+    def told(**variables):
+        with monkeypatch.context() as changed:
+            for name, value in variables.items():
+                changed.setenv(name, value)
+            found = failure_of("s3.reader", _with("a.txt"), a_context(connection={"bucket": "bucket"}))
+        return found[0], classify(found[2]).category, found[1]
+
+    way_out = "look at the variables AWS_... and at ~/.aws, or give the connection access_key_id and secret_access_key"
+    unusable = "the store: the settings of this machine for AWS cannot be used"
+    nobodys_home.mkdir()
+    (nobodys_home / "damaged").write_text("[profile")
+    assert [
+        told(),
+        told(AWS_PROFILE="none-there"),
+        told(AWS_CONFIG_FILE=str(nobodys_home / "damaged")),
+        told(AWS_ACCESS_KEY_ID="half"),
+    ] == [
+        ("auth_error", "permanent", "reading a.txt of bucket: there is no login that can be used"),
+        ("auth_error", "permanent", f"{unusable} (ProfileNotFound); {way_out}"),
+        ("auth_error", "permanent", f"{unusable} (ConfigParseError); {way_out}"),
+        ("auth_error", "permanent", f"{unusable} (PartialCredentialsError); {way_out}"),
+    ]
+
+
 def test_who_cannot_be_reached_is_worth_another_attempt(monkeypatch):
     """S1-09: nobody listens, or nobody answers in the time that is left."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -322,6 +527,53 @@ def test_who_cannot_be_reached_is_worth_another_attempt(monkeypatch):
         ("timeout", "reading a.txt of bucket: no answer in time"),
         ("connection_refused", "transient"),
     ]
+
+
+OBJECT = b'HTTP/1.1 200 OK\r\nETag: "x"\r\n'
+
+
+@table(
+    ("component", "begin", "piece"),
+    [
+        ("reader", b"HTTP/1.1 200 OK\r\nx: ", b"x"),  # the headers
+        ("writer", b"HTTP/1.1 200 OK\r\nx: ", b"x"),
+        ("deleter", b"HTTP/1.1 204 No Content\r\nx: ", b"x"),
+        ("reader", OBJECT + b"Content-Length: 100000\r\n\r\n", b"x"),  # the body
+        ("writer", OBJECT + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        ("reader", b"HTTP/1.1 503 Slow\r\nContent-Length: 1000\r\n\r\n", b"x"),  # why not
+        ("writer", b"HTTP/1.1 100 Continue\r\nx: ", b"x"),  # what comes before the answer
+        ("reader", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_a_store_that_drips_does_not_outlive_the_time_limit(monkeypatch, component, begin, piece):
+    """S1-09: it would go on for ever, a piece at a time; there is one call, and it is hung up on."""
+    monkeypatch.setattr(StepContext, "remaining", lambda _: 0.3)
+    config = {"body": "x"} if component == "writer" else {}
+    with Slow(begin, piece) as server:
+        kind, said, error = fails(component, server, **config)
+        server.wait()  # it has noticed: nobody is there any more
+    assert (kind, classify(error).category, len(server.taken)) == ("timeout", "transient", 1)
+    assert said.endswith(" a.txt of bucket: no answer in time")
+
+
+def test_an_upload_that_is_too_slow_is_not_finished_later(monkeypatch):
+    """S1-09: what has not left this machine when the time is over never does, so no object comes after its undoing."""
+    monkeypatch.setattr(StepContext, "remaining", lambda _: 1.5)  # the first second is that of 100 Continue
+    size = 30_000_000
+    with Slow() as server:
+        told = fails("writer", server, "a.bin", format="bytes", body=bytes(size))[:2]
+        server.wait()
+    assert told == ("timeout", "writing a.bin of bucket: no answer in time")
+    (taken,) = server.taken
+    assert 0 < taken < size
+
+
+def test_the_doctor_hangs_up_in_time():
+    """A store that drips is one that does not answer."""
+    with Slow(b"HTTP/1.1 200 OK\r\nx: ") as server:
+        with pytest.raises(TimeoutError):
+            reach_s3(here(server), 0.3)
+        server.wait()
 
 
 def _at(url, **fields):
@@ -435,7 +687,7 @@ def _with(key, **config):
 def test_each_attempt_is_one_call():
     """SDK retries are off: counted at the server, for what succeeds and for what does not."""
     answers = {
-        "/bucket/a.txt": (200, {"etag": f'"{hashlib.md5(b"x").hexdigest()}"'}, b""),
+        "/bucket/a.txt": (200, {"etag": f'"{MD5_OF_X}"'}, b""),
         "/bucket/no.txt": (503, XML, refusal("SlowDown")),
     }
     with Answers(answers) as server:
