@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
 import outlast
-from outlast.compat import (
-    Pipeline,
-    PipelineConfig,
-    canonical,
-    execute_with_tiered_retry,
-    is_retryable_error,
-)
+from outlast.compat import Pipeline, PipelineConfig, canonical, execute_with_tiered_retry, is_retryable_error
 from outlast.rows import number, required, year_month
 from outlast.testing import capture_events, virtual_time
 
