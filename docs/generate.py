@@ -371,12 +371,25 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 TESTS = DOCS.parent / "tests"
 ID = re.compile(r"\b(?:S\d-\d\d|[CU]-\d\d|D-\d+)\b")
+RANGE = re.compile(r"\b(S\d|[CUD])-(\d+)\.\.\1-(\d+)\b")
 REQUIREMENT = re.compile(rf"^- \*\*({ID.pattern})\*\* \S.*\n(?:  (?!<br><small>)\S.*\n)*", re.MULTILINE)
 OPENING = re.compile(
     rf"(?:{ID.pattern}|semantics \d+)[^:]*"
 )  # of a docstring: what it proves; ids further on are only mentioned
 PROOF = re.compile(r"^  <br><small>.*</small>\n", re.MULTILINE)
 SHOWN = 3  # the tests that name the fewest requirements: they are about this one
+
+
+def spelled(opening: str) -> str:
+    """The opening of a docstring with ranges of ids in full: S1-08..S1-10 is S1-08, S1-09, S1-10."""
+
+    def each(found: re.Match[str]) -> str:
+        kind, first, last = found[1], found[2], found[3]
+        if int(first) >= int(last):
+            raise SystemExit(f"expected a range of requirements to go up, got: {found[0]}.")
+        return ", ".join(f"{kind}-{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
+
+    return RANGE.sub(each, opening)
 
 
 @functools.cache
@@ -387,7 +400,7 @@ def proofs() -> dict[str, list[str]]:
         for test in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_"):
                 opening = OPENING.match(ast.get_docstring(test) or "")
-                ids = set(ID.findall(opening[0])) if opening else set()
+                ids = set(ID.findall(spelled(opening[0]))) if opening else set()
                 for one in ids:
                     place = f"{path.relative_to(TESTS).as_posix()}::{test.name}"
                     found.setdefault(one, []).append((len(ids), place))

@@ -352,6 +352,25 @@ def test_a_pipelines_dead_letters_by_their_older_names(tmp_path):
         compat.move_to_dlq(pipeline, {}, "llm", ValueError())
 
 
+def test_a_pipelines_dead_letters_are_listed_by_their_last_change(tmp_path):
+    """S3-26: the newest first; one that was replayed and failed again is newer than those after it."""
+    app = outlast.App("forge", store=f"sqlite:///{tmp_path}/store.db")
+
+    @outlast.stage(retry=None)
+    def llm_call(sample: str) -> str:
+        raise ValueError(f"no answer to {sample}")
+
+    pipeline = outlast.Pipeline("forge", llm_call, app=app)
+    with virtual_time() as time:
+        for name in ("s-1", "s-2", "s-3", "s-4"):
+            compat.move_to_dlq(pipeline, name, "llm_call", ValueError(f"no answer to {name}"), sample_id=name)
+            time.advance(60)
+        assert [one.item_key for one in compat.get_dlq_samples(pipeline)] == ["s-4", "s-3", "s-2", "s-1"]
+        pipeline.reprocess(text="no answer to s-2", check=False)
+        assert [one.item_key for one in compat.get_dlq_samples(pipeline)] == ["s-2", "s-4", "s-3", "s-1"]
+    app.store.close()
+
+
 def test_older_event_names_are_known():
     """S4-07, C-23: filters accept them."""
     assert compat.canonical("retry_attempt") == compat.canonical("step.error.retrying") == "step_retry_attempt"
@@ -429,15 +448,22 @@ def test_each_function_has_a_policy_of_its_own():
 
 
 def test_defaults_cannot_make_a_storm():
-    """S0-44, S4-28: attempts are few, waits grow, differ and end; nested retries do not multiply."""
+    """S0-44, S4-28: attempts are few, waits grow, differ and end; nested retries do not multiply; a breaker opens after five failures."""
     policy = outlast.RetryPolicy()
     assert policy.max_attempts == 3
-    assert all(delay.min < delay.nominal < delay.max for delay in policy.schedule())
+    assert [(delay.nominal, delay.min, delay.max) for delay in policy.schedule()] == [(1, 0.75, 1.25), (2, 1.5, 2.5)]
+    waits = [delay.nominal for delay in policy.replace(max_attempts=8).schedule()]
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
     assert policy.replace(max_attempts=100).schedule()[-1].max <= 30
     work = Flaky(*[TimeoutError()] * 30)
     with virtual_time(), pytest.raises(TimeoutError):
         outlast.retry(outlast.retry(outlast.retry(work)))()
     assert work.calls == 3
+    breaker, calls = outlast.CircuitBreaker("shop"), Flaky(*[TimeoutError()] * 100)
+    for _ in range(20):
+        with pytest.raises((TimeoutError, outlast.CircuitBreakerOpenError)):
+            breaker.call(calls)
+    assert (breaker.state, calls.calls) == ("open", 5)
 
 
 def test_an_idempotency_key_says_nothing_of_the_call():

@@ -27,7 +27,7 @@ from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, normali
 from outlast.store import open_store
 from outlast.store.filters import FIELDS
 from outlast.store.records import EventRow, to_us
-from outlast.testing import capture_events
+from outlast.testing import capture_events, virtual_time
 from stores import TABLES, sql
 from stores import letter as row
 from tables import table
@@ -257,6 +257,18 @@ def test_entries_are_listed_newest_first_across_time_zones(tmp_path):
 # --- the queue under its older name ---
 
 
+def test_the_queue_lists_the_newest_entry_first(tmp_path):
+    """S4-21: whatever their ids are."""
+    queue = compat.DeadLetterQueue(tmp_path)
+    ids = []
+    with virtual_time() as time:
+        for number in range(6):
+            ids.append(asyncio.run(queue.enqueue(f"w-{number}", {}, [], "git", ValueError("boom"))))
+            time.advance(60)
+    listed = [(found.id, found.workflow_id) for found in asyncio.run(queue.list_entries())]
+    assert listed == [(ids[number], f"w-{number}") for number in (5, 4, 3, 2, 1, 0)]
+
+
 def test_enqueue_writes_the_entry_and_tells_of_it(tmp_path):
     """S4-18, S4-20, S4-30: the id comes back, the event is an error, the time is aware, the message has no secret."""
     queue = compat.DeadLetterQueue(tmp_path / "q")
@@ -475,6 +487,26 @@ def test_a_failing_repository_stops_no_other(repos, bad, status):
     assert [(event.name, event.item_id) for event in events] == [
         ("item_failed" if repo in bad else "item_succeeded", repo) for repo in repos
     ]
+
+
+def test_all_repositories_are_worked_on_at_the_same_time():
+    """S4-25: each waits until all of them are under way, which one after the other would never be."""
+
+    class Meeting:
+        def __init__(self) -> None:
+            self.under_way: list[str] = []
+            self.all_there = asyncio.Event()
+
+        async def execute(self, _: dict, repos: list[str]) -> None:
+            self.under_way += repos
+            if len(self.under_way) == 3:
+                self.all_there.set()
+            await asyncio.wait_for(self.all_there.wait(), 60)
+
+    async def meet() -> compat.PartialResult:
+        return await compat.execute_with_graceful_degradation({}, ["a", "b", "c"], Meeting())
+
+    assert asyncio.run(meet()).successful_repos == ["a", "b", "c"]
 
 
 class Careless:

@@ -55,7 +55,7 @@ def test_steps_tell_their_story(tmp_path):
 
 
 def test_steps_have_the_blocks_of_the_document():
-    """S0-02, S0-04, S0-05, S0-06, S0-07, S0-08, S0-14, S0-15, S0-18, S0-22, S0-31: each block as it stands there, and its schedule before anything runs."""
+    """S0-02, S0-04, S0-05, S0-06, S0-07, S0-08, S0-22, S0-31: each block as it stands there, and its schedule before anything runs."""
     from spec import seed
 
     text = (DESIGNS / "steps.yaml").read_text()
@@ -71,7 +71,7 @@ def test_steps_have_the_blocks_of_the_document():
 
 
 def test_waits_of_steps_are_inside_their_bands():
-    """S0-06, S0-09, S0-11: one and two seconds, give or take a tenth; none after the last attempt."""
+    """What the story is compared with is right (S0-06, S0-09, S0-11): one and two seconds, give or take a tenth; none after the last attempt."""
     waits = [int(wait) for wait in re.findall(r"extract-data: attempt . failed .*next in (\d+) ms", expected("steps"))]
     assert len(waits) == 4
     assert all(900 <= wait <= 1100 for wait in waits[::2])
@@ -87,7 +87,7 @@ def test_jobs_tell_their_story(tmp_path):
 
 
 def test_waits_of_jobs_are_inside_their_bands():
-    """S1-05, S1-06, S1-07: 30, 120 and 480 seconds, give or take a fifth."""
+    """What the story is compared with is right (S1-05, S1-06, S1-07): 30, 120 and 480 seconds, give or take a fifth."""
     waits = [float(wait) for wait in re.findall(r"next run in ([\d.]+) s", expected("jobs"))]
     bands = [(24, 36), (96, 144), (384, 576)] * 2
     assert len(waits) == len(bands)
@@ -158,7 +158,7 @@ def test_waits_of_items_are_inside_their_bands():
 
 
 def test_degradation_tells_its_story(tmp_path):
-    """S4-06, S4-10, S4-11, S4-12, S4-13, S4-14, S4-18, S4-19, S4-22, S4-25, S4-26: retries, the circuit, the folder of letters, what was done all the same."""
+    """S4-06, S4-10, S4-12, S4-13, S4-14, S4-18, S4-19, S4-22, S4-25, S4-26: retries, the circuit, the folder of letters, what was done all the same."""
     assert printed("degradation", tmp_path) == expected("degradation")
 
 

@@ -224,7 +224,7 @@ def test_an_event_of_a_plain_call_belongs_to_no_run(event):
 
 
 def test_a_retry_carries_every_promised_field():
-    """C-01, C-23, S0-37, S2-19, S4-07: attempt, next attempt, limits, retries used, error and delay, also in the dictionary."""
+    """C-01, C-23: attempt, next attempt, limits, retries used, error and delay, also in the dictionary."""
     fields = SAMPLES[0].as_dict()
     assert fields | {"ts": None, "seq": None} == FAILURE | {
         "event": "step_retry_attempt",
@@ -251,7 +251,7 @@ def test_every_event_of_a_step_says_how_many_retries_were_used(event):
 
 
 def test_a_success_says_how_many_retries_it_took():
-    """S2-20: tier, attempt and total retries."""
+    """Tier, attempt and total retries, also in the dictionary."""
     fields = SAMPLES[3].as_dict()
     assert (fields["tier"], fields["attempt"], fields["total_retries"]) == ("network", 2, 1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from outlast import RetryPolicy, TemporaryFailure, presets
@@ -93,10 +95,16 @@ def test_waits_in_all():
     assert sum(nominal for nominal, _, _ in tiered) == 31_000
 
 
-def test_every_schedule_but_tiered_is_jittered():
+def test_every_schedule_grows_and_every_one_but_tiered_is_jittered():
     """S1-02: a fixed interval would send the herd back in step; only the tiers promise exact seconds."""
-    spread = {name: all(d.min < d.max for d in policy.schedule()) for name, policy in SEEDED.items()}
-    assert spread == {"step": True, "jobs": True, "tiered": False, "stage": True, "call": True}
+    every = {name: policy for name, policy in vars(presets).items() if isinstance(policy, RetryPolicy)}
+    assert set(every) == {*SEEDED, "default", "llm", "database"}
+    schedules = {name: policy.schedule() for name, policy in every.items()}
+    grows = {name: all(a.nominal < b.nominal for a, b in pairwise(waits)) for name, waits in schedules.items()}
+    assert grows == dict.fromkeys(every, True)
+    assert min(len(waits) for waits in schedules.values()) == 2  # there is something to grow in each
+    spread = {name: {d.min < d.max for d in waits} for name, waits in schedules.items()}
+    assert spread == dict.fromkeys(every, {True}) | {"tiered": {False}}
 
 
 # --- which errors -------------------------------------------------------------------------------------------------------

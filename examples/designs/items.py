@@ -100,14 +100,12 @@ def partial_success(app: outlast.App) -> None:
         history(app, run)
         analyses(run)
         print("The dead-letter queue")
-        for letter in sorted(get_dlq_samples(made), key=lambda one: one.item_key):
+        for letter in get_dlq_samples(made):  # the one that changed last first
             print(f"  {letter.item_key} at {letter.stage}: {letter.error} ({letter.attempts} attempts)")
         print("The model is well again: reprocess_dlq(pipeline, stage='llm_call')")
         model.plan.clear()
         told(reprocess_dlq(made, stage="llm_call"))
-        print(
-            f"  left: {', '.join(letter.item_key for letter in sorted(get_dlq_samples(made), key=lambda one: one.item_key))}"
-        )
+        print(f"  left: {', '.join(letter.item_key for letter in get_dlq_samples(made))}")
 
 
 def history(app: outlast.App, run: outlast.RunResult) -> None:

@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+from urllib.error import HTTPError
 from urllib.parse import unquote
 
 import outlast
@@ -83,12 +84,29 @@ def asked(url: str, method: str = "GET", body: bytes | None = None) -> bytes:
         return answer.read()
 
 
+def found(url: str) -> bytes:
+    """An object; that it is not there is final, and has a class of its own."""
+    try:
+        return asked(url)
+    except HTTPError as error:
+        if error.code != 404:
+            raise
+        raise outlast.PermanentFailure("there is no such object", error_class="missing_input") from None
+
+
 def checked(raw: str) -> dict:
     """The model's answer, without its fence, if it is a report: a title, and a number of pages."""
-    report = json.loads(raw.strip().removeprefix("```json").removesuffix("```"))
-    if not isinstance(report.get("title"), str) or not isinstance(report.get("pages"), int):
-        raise outlast.PermanentFailure("the report does not fit its schema", error_class="invalid_output")
+    try:
+        report = json.loads(raw.strip().removeprefix("```json").removesuffix("```"))
+    except ValueError:
+        raise unusable("the answer is no JSON") from None
+    if not isinstance(report, dict) or not isinstance(report.get("title"), str) or type(report.get("pages")) is not int:
+        raise unusable("the answer does not fit its schema")
     return report
+
+
+def unusable(why: str) -> outlast.PermanentFailure:
+    return outlast.PermanentFailure(why, error_class="invalid_output")
 
 
 def processing(app: outlast.App, url: str, table: Path) -> outlast.Job:
@@ -98,13 +116,13 @@ def processing(app: outlast.App, url: str, table: Path) -> outlast.Job:
     def process_report(file: str) -> int:
         if not file.endswith(KNOWN):
             raise outlast.PermanentFailure(
-                f"expected a file that ends in {' or '.join(KNOWN)}", error_class="missing_input"
+                f"expected a file that ends in {' or '.join(KNOWN)}", error_class="validation_error"
             )
-        source = asked(f"{url}/objects/{file}")
+        source = found(f"{url}/objects/{file}")
         raw = asked(f"{url}/model", "POST", json.dumps({"file": file, "bytes": len(source)}).encode()).decode()
         try:
             report = checked(raw)
-        except (ValueError, outlast.PermanentFailure):
+        except outlast.PermanentFailure:
             outlast.current().keep("raw", raw)
             raise
         asked(f"{url}/objects/{file}.report", "PUT", json.dumps(report).encode())

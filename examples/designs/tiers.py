@@ -21,14 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
 import outlast
-from outlast.compat import (
-    Pipeline,
-    PipelineConfig,
-    canonical,
-    execute_with_tiered_retry,
-    get_max_retries_for_tier,
-    is_retryable_error,
-)
+from outlast.compat import Pipeline, PipelineConfig, canonical, execute_with_tiered_retry, is_retryable_error
 from outlast.rows import number, required, year_month
 from outlast.testing import capture_events, virtual_time
 
@@ -99,18 +92,17 @@ def attempted(said: str, func: Callable[[], Any], base: float = 1.0) -> tuple[st
 
 
 def logged(event: Any) -> str:
-    """An event as the document logs it."""
+    """An event as the document logs it: every number is one of its own fields."""
     name = LOGGED[event.name]
     fields: dict[str, Any] = {"tier": event.tier}
     if name == "step.error.permanent":
-        fields["retries"] = 0
+        fields["retries"] = event.retries_used
     elif name == "step.error.retrying":
-        fields |= {"attempt": event.attempt, "max_retries": get_max_retries_for_tier(event.tier, LIMITS)}
-        fields["delay"] = f"{event.next_delay_ms / 1000}s"
+        fields |= {"attempt": event.attempt, "max_retries": event.max_retries, "delay": f"{event.next_delay}s"}
     elif name == "step.error.retry_exhausted":
-        fields |= {"attempts": event.attempt, "max_retries": get_max_retries_for_tier(event.tier, LIMITS)}
+        fields |= {"attempts": event.attempt, "max_retries": event.max_retries}
     else:
-        fields |= {"attempt": event.attempt, "total_retries": event.attempt - 1}
+        fields |= {"attempt": event.attempt, "total_retries": event.total_retries}
     return " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
 
 

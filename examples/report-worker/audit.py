@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from script import Ending, Input
     from trial import Trial
 
-SCHEDULE = (30.0, 120.0, 480.0)  # seconds before the second, third and fourth attempt, as the seed has them
+SCHEDULE = (
+    30.0,
+    120.0,
+    480.0,
+)  # seconds before the second, third and fourth attempt, as the preset `jobs` promises them
 SPREAD = 0.2
-SLACK = 10.0  # seconds that a busy machine may take to write a row
+ROUNDING = 1e-5  # seconds: waits are kept in microseconds
+SLACK = 10.0  # seconds that a busy machine may take to write down when an attempt is due
 
 
 @dataclass
@@ -32,7 +37,8 @@ class Facts:
 
     status: str
     attempts: tuple[Attempt, ...]
-    waits: tuple[float | None, ...]  # seconds from the end of each attempt until the next one was due
+    waits: tuple[float | None, ...]  # seconds after each attempt, as its worker decided
+    due: tuple[float | None, ...]  # seconds from the end of each attempt until the next one was due, as it is on record
     stop_reason: str | None
     error: str | None
     calls: int
@@ -92,7 +98,7 @@ def facts(trial: Trial) -> dict[str, Facts]:
     for (file, _), times in writes.items():
         written[file] += times
     letters = Counter(letter.item_key for letter in report_jobs.app.dead_letters.find(status=None))
-    found = {}
+    found, waits = {}, trial.waits()
     for one in trial.inputs:
         handle = trial.handles[one.file]
         history = handle.history()
@@ -104,7 +110,8 @@ def facts(trial: Trial) -> dict[str, Facts]:
                 for row in history
                 if row.outcome not in ("released", "snoozed")
             ),
-            waits=tuple(
+            waits=tuple(waits.get((handle.id, row.number)) for row in history),
+            due=tuple(
                 None
                 if row.next_run_at is None
                 else (row.next_run_at - row.started_at).total_seconds() - (row.duration or 0.0)
@@ -183,14 +190,21 @@ def shown(attempts: tuple[Attempt, ...]) -> str:
 
 
 def late(facts: Facts, must: Ending, hurry: float) -> list[str]:
-    """Waits that are not those of the schedule, with what the service asked for on top. After a crash nobody waits."""
+    """
+    Waits that are not those of the schedule, with what the service asked for on top, and attempts that were due before
+    their wait was over. After a crash nobody waits.
+    """
     wrong = []
     if len(facts.waits) != len(must.attempts):
         return ["there are attempts on record that cost nothing: nobody gave it back"]
-    for number, (wait, attempt) in enumerate(zip(facts.waits[:-1], must.attempts, strict=False)):
+    for number, (wait, due, attempt) in enumerate(zip(facts.waits[:-1], facts.due, must.attempts, strict=False)):
         if attempt.outcome != "failed":
             continue
         least, most = (attempt.retry_after + SCHEDULE[number] / hurry * (1 + side) for side in (-SPREAD, SPREAD))
-        if wait is None or not least - 0.01 <= wait <= most + SLACK:
+        if wait is None or not least - ROUNDING <= wait <= most + ROUNDING:
             wrong.append(f"the wait after attempt {number + 1} was {wait} s, expected {least:.3g} to {most:.3g} s")
+        elif due is None or not wait - 0.01 <= due <= wait + SLACK:
+            wrong.append(
+                f"attempt {number + 2} was due {due} s after the one before it, expected {wait:.3g} s or somewhat more"
+            )
     return wrong

@@ -1,5 +1,5 @@
 """
-The worker of seed 001, end to end: `make report-worker`.
+A worker that processes jobs, end to end: `make report-worker`.
 
     python examples/report-worker/main.py [--inputs 500] [--store sqlite|postgres|both] [--as flow|jobs|both] [--seed 1]
 
@@ -211,7 +211,7 @@ def show(trial: Trial, found: Audit, *, verbose: bool) -> None:
     raw = answers_kept(trial, found)
     print(
         f"\n{succeeded} of {len(trial.inputs)} succeeded, {len(trial.inputs) - succeeded} failed, in {trial.seconds:.0f} s. "
-        f"{trial.killed} workers were killed, the database was restarted once."
+        f"Killed workers: {trial.killed}; restarts of the database: {trial.restarted}."
     )
     print(
         f"Lost: {len(found.lost)}. Checked: every input has one job with an end on record; "
@@ -258,6 +258,7 @@ def outcome(trial: Trial, found: Audit, store: str) -> dict[str, Any]:
         "inputs": len(trial.inputs),
         "seconds": round(trial.seconds, 1),
         "killed": trial.killed,
+        "restarted": trial.restarted,
         "succeeded": sum(facts.status == "succeeded" for facts in found.facts.values()),
         "attempts": sum(len(facts.attempts) for facts in found.facts.values()),
         "calls": sum(facts.calls for facts in found.facts.values()),

@@ -1,5 +1,5 @@
 """
-The worker of seed 001 as a durable job: an object is read, a model is asked, its answer is checked, written, and entered into a table.
+The worker as a durable job: an object is read, a model is asked, its answer is checked, written, and entered into a table.
 
     outlast worker report_jobs.py
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXTENSIONS = (".txt", ".md")
+OWNER = re.compile("o-[0-9]+")
 SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("report.schema.json").read_text())
 TASK = 'Summarise the report. Answer with one JSON object: {"title": a text, "pages": a number}.'
 
@@ -81,8 +83,9 @@ def read(objects: Any, file: str) -> str:
         found = objects.get_object(Bucket=os.environ["S3_BUCKET"], Key=f"in/{file}")
     except objects.exceptions.NoSuchKey:
         raise outlast.PermanentFailure("there is no such object", error_class="missing_input") from None
-    if not {name.lower(): value for name, value in found["Metadata"].items()}.get("owner"):
-        raise unusable("expected a report to have an owner in its metadata, got: none")
+    owner = {name.lower(): value for name, value in found["Metadata"].items()}.get("owner", "none")
+    if not OWNER.fullmatch(owner):
+        raise unusable(f"expected the metadata of a report to have an owner as {OWNER.pattern}, got: none, or another")
     return found["Body"].read().decode()
 
 

@@ -1,11 +1,11 @@
 """
-The fault script: what goes wrong with each input, and how seed 001 says that it must end.
+The fault script: what goes wrong with each input, and how it must end.
 
     stories   what goes wrong, by stage of the chain: which fault, and how often
     inputs    so many files, each with its story: the same for the same seed
     expected  how an input of this story ends: every attempt, the calls of the model, what is left behind
 
-Nothing here knows of servers, stores or runs: `expected` plays the chain by the rules of the seed, with a pencil.
+Nothing here knows of servers, stores or runs: `expected` plays the chain by the rules of the worker, with a pencil.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ RESET = Fault("reset", "connection_reset")
 LOST_ANSWER = Fault("lost answer", "connection_reset")
 MISSING = Fault("missing", "missing_input", passes=False)
 EXTENSION = Fault("extension", "validation_error", passes=False)
-METADATA = Fault("metadata", "validation_error", passes=False)
+METADATA = Fault("no metadata", "validation_error", passes=False)
+CORRUPTED = Fault("corrupted metadata", "validation_error", passes=False)
 CONFLICT = Fault("conflict", "database_error", sqlstate="40001")
 SHUTDOWN = Fault("shutdown", "database_connection", sqlstate="57P01")
 RESTART = Fault("restart", "database_connection")
@@ -121,7 +122,8 @@ STORIES = (
     Story("another schema, after a 429", {"ask": [TOO_MANY], "check": [MISFIT]}),
     Story("no such object", {"read": [MISSING]}),
     Story("unsupported extension", {"read": [EXTENSION]}, extension=".exe"),
-    Story("corrupted metadata", {"read": [METADATA]}),
+    Story("no metadata", {"read": [METADATA]}),
+    Story("corrupted metadata", {"read": [CORRUPTED]}),
     Story("the table refuses the row", {"update": [CONSTRAINT]}),
     # -- workers and the database
     Story("killed while it asks", {"ask": [KILL]}, most=4),
@@ -197,7 +199,7 @@ class Ending:
 
 def expected(story: Story) -> Ending:
     """
-    Seed 001: four attempts in all; what passes is queued again while one is left, what does not is failed at once. An
+    Four attempts in all; what passes is queued again while one is left, what does not is failed at once. An
     attempt goes on at the stage that failed. A crash costs its attempt, and three of them are the end.
     """
     left = {stage: list(story.faults.get(stage, ())) for stage in CHAIN}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import boto3
 import psycopg
 from botocore.config import Config
-from script import HUNG_UP, KILL, LOST_ANSWER, METADATA, MISSING, RESET, RESTART, STALL
+from script import CORRUPTED, HUNG_UP, KILL, LOST_ANSWER, METADATA, MISSING, RESET, RESTART, STALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,7 +174,8 @@ class Objects:
             faults = one.story.faults.get("read", ())
             if MISSING not in faults:
                 text = f"The report {one.file}.\n" + "All went as planned. " * 20
-                metadata = {} if METADATA in faults else {"owner": f"o-{one.number % 7}"}
+                owner = "o-%00" if CORRUPTED in faults else f"o-{one.number % 7}"
+                metadata = {} if METADATA in faults else {"owner": owner}
                 self._client.put_object(Bucket=self.bucket, Key=f"in/{one.file}", Body=text.encode(), Metadata=metadata)
 
     def misbehave(self, inputs: Sequence[Input]) -> None:

@@ -5,6 +5,7 @@ are killed, and the database is restarted, always in the middle of what the scri
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -63,6 +64,7 @@ class Trial:
     most: float = 120.0  # seconds in which nothing happens: it hangs
     handles: dict[str, outlast.JobHandle[Any]] = field(default_factory=dict)
     killed: int = 0
+    restarted: int = 0
     seconds: float = 0.0
     _workers: list[Worker] = field(default_factory=list)
 
@@ -128,6 +130,7 @@ class Trial:
             self.table.unlock()
             self.wait_for("all of them have failed", lambda: self.states()[2] == 0)
             self.database.start()
+            self.restarted += 1
             report_jobs.app.jobs.resume(QUEUE)
             self.wait_for("they have ended", self.nothing_left)
 
@@ -151,6 +154,7 @@ class Trial:
             **os.environ,
             "HURRY": str(self.hurry),
             "MODEL_TIMEOUT": str(patience),
+            "WAITS": str(self.folder / "waits.jsonl"),
             "PYTHONPATH": str(HERE),
         }
         log = os.open(self.folder / "workers.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)  # which it closes
@@ -175,6 +179,12 @@ class Trial:
     def standing(self) -> tuple[int, ...]:
         """How many inputs wait for the model, for S3 and for the table, and `states`."""
         return self.model.held, self.objects.stalled, len(self.table.waiting()), *self.states()
+
+    def waits(self) -> dict[tuple[str, int], float]:
+        """The wait that was decided after each attempt that another one followed, by job and attempt."""
+        path = self.folder / "waits.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {(job, attempt): delay for job, attempt, delay in map(json.loads, lines)}
 
     def states(self) -> tuple[int, int, int]:
         """How many jobs are due, due later, and being done."""

@@ -19,7 +19,7 @@ _SHORT = {"jobs": 250, "workers": 2, "kills": 6, "stalls": 1, "restarts": 1, "cu
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_nothing_is_lost_wrong_or_doubled_whatever_strikes_workers(store):
-    """C-11, C-12, C-22, D-16: kills, a stall, a restart, cut connections, an answer that is lost."""
+    """S1-20, C-11, C-12, C-22, D-16: two worker processes at a time; kills, a stall, a restart, cut connections, an answer that is lost."""
     command = [sys.executable, str(ROOT / "benchmarks" / "chaos_jobs.py"), "--only", "faults", "--stores", store]
     for name, number in _SHORT.items():
         command += [f"--{name}", str(number)]

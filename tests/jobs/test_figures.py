@@ -33,7 +33,6 @@ ended = st.fixed_dictionaries(
         "queue": st.sampled_from("xy"),
         "status": st.sampled_from(["succeeded", "failed", "cancelled"]),
         "error_class": st.sampled_from([None, "validation_error", "invalid_output", "timeout", "data_error"]),
-        "error_type": st.sampled_from([None, "JSONDecodeError", "ValueError"]),
         "attempts": st.integers(0, 5),
         "waited_us": st.integers(0, 10**12),
     }
@@ -47,17 +46,17 @@ def tallied(jobs: list[dict]) -> list[JobTally]:
         failed = job["status"] == "failed"
         return (
             *(job["kind"], job["queue"], job["status"]),
-            *((job["error_class"] or "", job["error_type"] or "") if failed else ("", "")),
+            *((job["error_class"] or "",) if failed else ("",)),
         )
 
     return [
         JobTally(
-            *(kind, queue, status, error_class or None, error_type or None, len(some)),
+            *(kind, queue, status, error_class or None, len(some)),
             sum(job["attempts"] > 1 for job in some),
             sum(job["attempts"] for job in some),
             sum(job["waited_us"] for job in some),
         )
-        for (kind, queue, status, error_class, error_type), found in groupby(sorted(jobs, key=key), key)
+        for (kind, queue, status, error_class), found in groupby(sorted(jobs, key=key), key)
         if (some := list(found))
     ]
 
@@ -74,11 +73,7 @@ def test_figures_are_those_of_the_jobs_one_by_one(jobs, kinds, queues):
         over = [job for job in mine if job["status"] != "cancelled"]
         good = [job for job in over if job["status"] == "succeeded"]
         bad = [job for job in over if job["status"] == "failed"]
-        schema = [
-            job
-            for job in bad
-            if job["error_class"] in {"validation_error", "invalid_output"} or job["error_type"] == "JSONDecodeError"
-        ]
+        schema = [job for job in bad if job["error_class"] == "invalid_output"]
         assert (one.succeeded, one.failed, one.cancelled, one.ended) == (
             len(good),
             len(bad),
@@ -121,7 +116,10 @@ def lived(app):
 
     @app.job(retry=QUICK)
     def parse(text: str) -> int:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise outlast.PermanentFailure("the answer is no JSON", error_class="invalid_output") from None
 
     @app.job(retry=QUICK)
     def waits() -> None:
@@ -158,6 +156,22 @@ def test_figures_of_what_is_on_record(app):
     assert (waits.succeeded, waits.attempts, waits.retry_rate, waits.retry_amplification) == (1, 1, 0, 1)
     assert 600 <= waits.mean_time_to_success < 700
     assert waits.schema_failure_share is None
+
+
+def test_bad_input_is_no_failure_of_a_schema(app):
+    """S1-13, S1-23: only output that was marked so counts; input that is missing, refused or no JSON does not."""
+
+    @app.job(retry=QUICK)
+    def report(why: str) -> None:
+        if why == "JSONDecodeError":
+            json.loads("{")
+        raise outlast.PermanentFailure("it cannot be used", error_class=why)
+
+    for why in ("validation_error", "JSONDecodeError", "missing_input", "data_error", "invalid_output"):
+        report.enqueue(why)
+    work(app)
+    (figures,) = app.jobs.figures()
+    assert (figures.failed, figures.attempts, figures.schema_failure_share) == (5, 5, 1 / 5)
 
 
 def test_figures_are_those_of_each_job_on_record(app):
@@ -233,6 +247,8 @@ def test_what_was_kept_is_counted(app):
     @app.job(retry=QUICK)
     def ask(answer: str) -> int:
         outlast.current().keep("raw", answer)
+        if not answer.startswith("{"):
+            raise outlast.PermanentFailure("the answer is no JSON", error_class="invalid_output")
         return json.loads(answer)["pages"]
 
     @app.job(queue="mail")

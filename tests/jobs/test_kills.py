@@ -285,7 +285,7 @@ def test_a_signal_drains_a_worker(app, kinds, tmp_path):
 @pytest.mark.failure(35)
 @pytest.mark.timeout(240)
 def test_the_database_is_restarted_under_a_worker(tmp_path):
-    """What has ended meanwhile is recorded when it is back, once, and the worker goes on."""
+    """S4-29: what has ended meanwhile is recorded when it is back, once, and the worker goes on."""
     with Postgres() as server:
         app = outlast.App("restarted", store=server.dsn)
         kinds = jobs(app, tmp_path)

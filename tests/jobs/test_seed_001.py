@@ -97,7 +97,7 @@ def processing(app, s3, model):
             report = Report.model_validate(normalised(raw))
         except ValueError:
             outlast.current().keep("raw", raw)
-            raise
+            raise outlast.PermanentFailure("the answer is no report", error_class="invalid_output") from None
         bucket.put_object(Bucket="bucket", Key=f"{file}.report", Body=f"{report.title} of {source}".encode())
         own = connect()
         own.execute(f"insert into {table} values ('{file}', 'done')")
@@ -141,7 +141,7 @@ def test_output_that_breaks_the_schema_is_final(app, s3, model):
     job = process.enqueue(file, answer('{"title": "Summary", "pages": "many"}'))
     work(app)
     (attempt,) = job.history()
-    assert (job.status, attempt.error_class, attempt.stop_reason) == ("failed", "validation_error", "permanent")
+    assert (job.status, attempt.error_class, attempt.stop_reason) == ("failed", "invalid_output", "permanent")
     assert statuses() == {}
     (kept,) = app.store.artifacts(int(job.id))
     assert (kept.name, kept.attempt) == ("raw", 1)
@@ -157,7 +157,7 @@ def test_output_that_is_no_json_is_final_after_it_was_normalised(app, s3, model)
     work(app)
     assert (wrapped.status, broken.status, outcomes(broken)) == ("succeeded", "failed", ["failed"])
     (attempt,) = broken.history()
-    assert (attempt.error_type, attempt.stop_reason) == ("JSONDecodeError", "permanent")
+    assert (attempt.error_class, attempt.stop_reason) == ("invalid_output", "permanent")
     (figures,) = app.jobs.figures()
     assert figures.schema_failure_share == 1
 

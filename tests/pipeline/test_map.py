@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import urllib.request
 from collections import Counter
 
 import pytest
 
 import outlast
 from outlast.testing import capture_events, virtual_time
+from servers.http import MisbehavingServer
 
 
 def half(number):
@@ -45,6 +47,49 @@ def test_failures_are_collected_beside_results_in_the_order_of_the_items(kind):
     assert [(item, str(error)) for item, error in result.failed] == [(1, "odd 1"), (3, "odd 3")]
     assert result.values() == [0, 1, 2]
     assert result.elapsed >= 0
+
+
+@both
+def test_items_are_worked_on_at_the_same_time(kind):
+    """S4-25: each of four waits until all four are under way, which one after the other would never be."""
+    if kind == "map":
+        together = threading.Barrier(4, timeout=60)
+        result = outlast.map(lambda _: together.wait() >= 0, range(4), concurrency=4)
+    else:
+
+        async def meeting():
+            under_way, all_there = [], asyncio.Event()
+
+            async def meet(item):
+                under_way.append(item)
+                if len(under_way) == 4:
+                    all_there.set()
+                await asyncio.wait_for(all_there.wait(), 60)
+                return True
+
+            return await outlast.amap(meet, range(4), concurrency=4)
+
+        result = asyncio.run(meeting())
+    assert (result.status, result.values()) == ("success", [True] * 4)
+
+
+@both
+def test_servers_that_really_fail_leave_a_partial_result(kind):
+    """S4-29: refused, reset, hung up on and cut off by a server, beside what it has answered."""
+
+    def fetch(path):
+        with urllib.request.urlopen(server.url + path, timeout=60) as answer:
+            return answer.read()
+
+    with MisbehavingServer() as server:
+        result = drive(kind, fetch, ["/ok", "/status/503", "/reset", "/close", "/cut?then=close", "/ok?body=last"])
+    assert (result.status, result.succeeded) == ("partial", [("/ok", b"ok"), ("/ok?body=last", b"last")])
+    assert [(path, outlast.classify(error).error_class) for path, error in result.failed] == [
+        ("/status/503", "unavailable"),
+        ("/reset", "connection_reset"),
+        ("/close", "connection_reset"),
+        ("/cut?then=close", "connection_reset"),
+    ]
 
 
 @both

@@ -266,7 +266,7 @@ def test_a_closed_connection_is_database_connection(open_session) -> None:
 
 
 def test_a_server_that_said_goodbye_is_database_connection(driver: ModuleType, fragile_postgres: Postgres) -> None:
-    """C-07, D-3: for those who were connected, and for those who come."""
+    """S4-29, C-07, D-3: for those who were connected, and for those who come."""
     session = Session(driver, fragile_postgres.dsn)
     fragile_postgres.stop("fast")
     try:
@@ -278,7 +278,7 @@ def test_a_server_that_said_goodbye_is_database_connection(driver: ModuleType, f
 
 
 def test_a_server_that_crashed_is_database_connection(driver: ModuleType, fragile_postgres: Postgres) -> None:
-    """C-07, D-3: psycopg 2 raises a bare DatabaseError here, without a SQLSTATE."""
+    """S4-29, C-07, D-3: psycopg 2 raises a bare DatabaseError here, without a SQLSTATE."""
     session = Session(driver, fragile_postgres.dsn)
     fragile_postgres.stop("immediate")
     try:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: Error classes of output, or input, that is not what was agreed; and errors of the same sense that have a wider class.
-SCHEMA_CLASSES = frozenset({"validation_error", "invalid_output"})
-SCHEMA_TYPES = frozenset({"JSONDecodeError"})
+#: The error class of output that is not what was agreed. A `validation_error` or a `JSONDecodeError` does not tell output
+#: from input, so neither counts.
+SCHEMA_CLASS = "invalid_output"
 
 
 class JobTally(NamedTuple):
@@ -27,7 +27,6 @@ class JobTally(NamedTuple):
     queue: str
     status: str
     error_class: str | None = None
-    error_type: str | None = None
     jobs: int = 0
     retried: int = 0
     attempts: int = 0
@@ -64,8 +63,8 @@ class JobFigures:
     - `retry_rate`: of those that ended, the share that took more than one attempt.
     - `failure_rate`: of those that ended, the share that failed for good.
     - `mean_time_to_success`: seconds from enqueueing to success, on average of those that succeeded.
-    - `schema_failure_share`: of those that failed, the share whose last error was of the class ``validation_error`` or
-      ``invalid_output``, or a ``JSONDecodeError``.
+    - `schema_failure_share`: of those that failed, the share whose last error was of the class ``invalid_output``: output,
+      of a model mostly, that is no JSON or does not fit its schema. Bad input is none of them.
     - `retry_amplification`: attempts for each job that ended.
     - `artifacts`: how many `current().keep` has kept within the window, whatever became of the job.
 
@@ -118,14 +117,10 @@ def _figures(tallies: list[JobTally], kind: str | None, queue: str | None) -> Jo
         retry_rate=_share(sum(one.retried for one in ended), jobs),
         failure_rate=_share(failures, jobs),
         mean_time_to_success=_share(sum(one.waited_us for one in succeeded) / 1e6, successes),
-        schema_failure_share=_share(_sum(one for one in failed if _of_schema(one)), failures),
+        schema_failure_share=_share(_sum(one for one in failed if one.error_class == SCHEMA_CLASS), failures),
         retry_amplification=_share(attempts, jobs),
         artifacts=sum(one.artifacts for one in tallies),
     )
-
-
-def _of_schema(tally: JobTally) -> bool:
-    return tally.error_class in SCHEMA_CLASSES or tally.error_type in SCHEMA_TYPES
 
 
 def _sum(tallies: Iterable[JobTally]) -> int:

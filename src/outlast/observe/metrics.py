@@ -189,7 +189,7 @@ JOB_MEAN_SUCCESS = Metric(
 JOB_SCHEMA_SHARE = Metric(
     "outlast_job_schema_failure_share",
     ("app", "kind", "queue"),
-    "Of the jobs that failed for good within the last hour, the share whose last error was one of their schema or their JSON.",
+    "Of the jobs that failed for good within the last hour, the share whose last error was `invalid_output`: output that is no JSON or does not fit its schema.",
     "gauge",
     asked=True,
 )

@@ -39,12 +39,12 @@ class Tallies:
         with database.snapshot() as tx:
             (now,) = tx.row(f"select {database.now} + {int(ahead_us)}")
             rows = tx.rows(
-                "select kind, queue, state, error_class, error_type, count(*), sum(case when counted > 1 then 1 else 0 end), sum(counted), "
+                "select kind, queue, state, error_class, count(*), sum(case when counted > 1 then 1 else 0 end), sum(counted), "
                 "sum(waited) from (select kind, queue, state, case when state = 'failed' then error_class end as error_class, "
-                "case when state = 'failed' then error_type end as error_type, case when ended > enqueued then ended - enqueued else 0 end as waited, "
+                "case when ended > enqueued then ended - enqueued else 0 end as waited, "
                 f"{_COUNTED} as counted from outlast_jobs "
                 "where app = ? and state in ('succeeded', 'failed', 'cancelled') and ended > ?) over_now "
-                "group by kind, queue, state, error_class, error_type order by kind, queue, state, error_class, error_type",
+                "group by kind, queue, state, error_class order by kind, queue, state, error_class",
                 *(self.app, now - window_us),
             )
             kept = tx.rows(
@@ -53,7 +53,7 @@ class Tallies:
                 "order by outlast_jobs.kind, queue",
                 *(now - window_us, self.app),
             )
-        found = [JobTally(*row[:5], *map(int, row[5:])) for row in rows]
+        found = [JobTally(*row[:4], *map(int, row[4:])) for row in rows]
         return found + [JobTally(kind, queue, "kept", artifacts=count) for kind, queue, count in kept]
 
     def backlog(self) -> Backlog:
