@@ -124,7 +124,7 @@ def test_the_other_rules_say_what_is_so():
         breakers=[OpenBreaker("openai", since), OpenBreaker("db", since, "maintenance")],
         letters=101,
         beyond=since,
-        stuck=[StuckJobs("mail", 2, START, 1, START + SECOND)],
+        stuck=[StuckJobs("mail", 2, START, 1, START + SECOND), StuckJobs("trips", undo=1, undo_us=START)],
         not_undone=[NotUndone("trip", 1, START)],
         workers=0,
     )
@@ -148,6 +148,12 @@ def test_the_other_rules_say_what_is_so():
         ),
         (
             "critical",
+            "stuck_jobs:trips",
+            f"1 job to be undone for more than 15 min 00 s that nobody undoes, the first since {instant}; no worker is running.",
+            since,
+        ),
+        (
+            "critical",
             "compensation_failed:trip",
             "1 compensation failed for good, and nobody has seen to the dead letter.",
             since,
@@ -157,7 +163,11 @@ def test_the_other_rules_say_what_is_so():
     assert firing(facts._replace(letters=100)) == firing(facts)[:-1]
     everything_off = [f"{name}=off" for name in RULES]
     assert firing(facts, *everything_off) == []
-    assert firing(facts, "dead_letters=101", "breaker_open=off") == ["stuck_jobs:mail", "compensation_failed:trip"]
+    assert firing(facts, "dead_letters=101", "breaker_open=off") == [
+        "stuck_jobs:mail",
+        "stuck_jobs:trips",
+        "compensation_failed:trip",
+    ]
 
 
 def test_every_mistake_in_the_rules_is_told_at_once():

@@ -28,6 +28,7 @@ from outlast.store.steps import NewArtifact, NewStep
 from outlast.work.leases import this_user
 from shells import Shell
 from stores import letter as dead_letter
+from stores import sql
 from tables import table
 
 JOBS = """
@@ -436,8 +437,17 @@ def test_queues_are_counted_paused_and_resumed(everywhere):
     assert shell.json("jobs resume default") == [{"queue": "default", "paused": False, "changed": False}]
     default, mail = shell.json("jobs stats")["queues"]
     assert default.pop("oldest_wait") > 0
-    assert default == {"queue": "default", "queued": 1, "scheduled": 0, "processing": 0, "paused": False}
-    assert mail == {"queue": "mail", "queued": 0, "scheduled": 1, "processing": 0, "paused": True, "oldest_wait": None}
+    assert default == {"queue": "default", "queued": 1, "scheduled": 0, "processing": 0, "paused": False, "undo": 0}
+    empty = {
+        "queue": "mail",
+        "queued": 0,
+        "scheduled": 1,
+        "processing": 0,
+        "paused": True,
+        "oldest_wait": None,
+        "undo": 0,
+    }
+    assert mail == empty
     shown = shell("jobs stats")
     assert [line.split()[:4] for line in shown.stdout.splitlines()[1:3]] == [
         ["default", "1", "0", "0"],
@@ -566,7 +576,11 @@ def test_stats_say_how_jobs_did(everywhere):
         "retry_rate": 1.0, "failure_rate": 1.0, "schema_failure_share": 0.0, "retry_amplification": 2.0, "artifacts": 0,
     }  # fmt: skip
     lines = shell("jobs stats").stdout.splitlines()
-    assert lines[:3] == ["No queue has jobs that are not over, and none is paused.", "", "Ended in the last 24 h:"]
+    assert lines[:3] == [
+        "No queue has jobs that are not over or are to be undone, and none is paused.",
+        "",
+        "Ended in the last 24 h:",
+    ]
     names = [name.replace("\n", " ").replace(" ", "_") for name in _FIGURES]
     assert sorted(names) == sorted(field.name for field in fields(JobFigures) if field.name != "attempts")
     wide = shell("jobs stats", COLUMNS="160").stdout.splitlines()
@@ -968,6 +982,49 @@ def order(number: int) -> None:
     outlast.current().compensate(refund, number)
     raise ValueError("no money")
 """
+
+
+def test_a_job_whose_worker_was_killed_while_it_undid_it_is_seen_everywhere(tmp_path):
+    """U-23, C-21, D-16: nobody is there who could take it over, and every command says so, and what to do."""
+    slow = 'print("undoing", flush=True)\n    input()'
+    shell = Shell(tmp_path, {"orders.py": ORDERS.replace("    pass", f"    {slow}")})
+    shell("enqueue orders.py:order --arg number=3")
+    process = shell.start("worker orders.py")
+    assert process.stdout.readline() == "undoing\n"
+    assert "it is being undone there" in shell("jobs show 1").stdout
+    process.kill()
+    process.communicate(timeout=60)
+    shown = shell("jobs show 1")
+    assert (
+        "waits        It is to be undone, and its worker is gone: a worker of this app takes it over. No worker is running."
+        in (shown.stdout.splitlines())
+    )
+    assert "Start one: outlast worker TARGET" in shown.stderr.splitlines()
+    (row,) = [line for line in shown.stdout.splitlines() if line.lstrip().startswith("orders:refund")]
+    assert "begun, its worker is gone" in row
+    stats = shell("jobs stats")
+    assert [line.split() for line in stats.stdout.splitlines()[:2]] == [
+        ["queue", "queued", "scheduled", "processing", "to", "undo", "paused", "oldest", "wait"],
+        ["default", "0", "0", "0", "1"],
+    ]
+    assert "No worker is running. Start one: outlast worker TARGET" in stats.stderr.splitlines()
+    workers = shell("jobs workers")
+    assert "no; another worker takes its jobs over" in workers.stdout
+    assert workers.stderr.splitlines() == ["No worker is running. Start one: outlast worker TARGET"]
+    with open_store(f"sqlite:///{tmp_path}/.outlast/outlast.db", app="shop") as store:
+        sql(store, "update outlast_leases set until = until - 600000000")
+    metrics = shell("metrics").stdout.splitlines()
+    assert [line for line in metrics if line.startswith("outlast_jobs_undoing")] == [
+        'outlast_jobs_undoing{app="shop",state="pending"} 1',
+        'outlast_jobs_undoing{app="shop",state="running"} 0',
+        'outlast_jobs_undoing{app="shop",state="failed"} 0',
+    ]
+    check = shell("alerts check --rule stuck_jobs=1s")
+    assert (check.returncode, "1 job to be undone for more than 1 s that nobody undoes" in check.stdout) == (1, True)
+    with shell.start("worker orders.py --until-idle") as other:
+        other.communicate("\n", timeout=60)
+    assert shell.json("jobs show 1")["compensation"] == "completed"
+    assert shell("alerts check --rule stuck_jobs=1s --rule compensation_failed=off").returncode == 0
 
 
 def test_what_undoes_a_job_is_shown_and_tried_again(tmp_path):

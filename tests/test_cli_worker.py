@@ -408,7 +408,8 @@ def test_a_worker_of_this_machine_that_was_killed_is_not_alive(everywhere):
     process.kill()
     left(process)
     done = shell("jobs workers --here")
-    assert (done.returncode, "no; its jobs are taken over" in done.stdout) == (1, True)
+    assert (done.returncode, "no; another worker takes its jobs over" in done.stdout) == (1, True)
+    assert done.stderr.startswith("No worker is running. Start one: outlast worker TARGET")
     assert [worker["alive"] for worker in shell.json("jobs workers")] == [False]
     assert "worker       one that is gone" in shell(f"jobs show {id_}").stdout
 

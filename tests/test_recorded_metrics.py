@@ -100,6 +100,9 @@ def test_what_is_on_record_is_on_the_page(app):
         ("outlast_items_on_record", "numbers", "pending"): 0,
         ("outlast_jobs_on_record", "send", "default", "succeeded"): 3,
         ("outlast_jobs_on_record", "send", "default", "failed"): 1,
+        ("outlast_jobs_undoing", "pending"): 0,
+        ("outlast_jobs_undoing", "running"): 0,
+        ("outlast_jobs_undoing", "failed"): 0,
         ("outlast_dead_letters", "numbers", "open"): 1,
         ("outlast_dead_letters_open", "numbers"): 1,
         ("outlast_jobs_ended", "send", "default", "succeeded"): 3,
@@ -166,8 +169,10 @@ def test_the_command_prints_the_page(tmp_path):
     address = prepared(tmp_path / "s.db")
     done = shell(f"metrics --store {address}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert read(done.stdout) == {("outlast_dead_letters_open", ""): 0, ("outlast_workers_alive",): 0}
+    undoing = {("outlast_jobs_undoing", state): 0 for state in ("pending", "running", "failed")}
+    assert read(done.stdout) == undoing | {("outlast_dead_letters_open", ""): 0, ("outlast_workers_alive",): 0}
     assert json.loads(shell(f"metrics --store {address} --json").stdout) == [
+        *({"name": name, "labels": {"app": "default", "state": state}, "value": 0} for name, state in undoing),
         {"name": "outlast_workers_alive", "labels": {"app": "default"}, "value": 0},
         {"name": "outlast_dead_letters_open", "labels": {"app": "default", "pipeline": ""}, "value": 0},
     ]

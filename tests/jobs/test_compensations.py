@@ -524,6 +524,49 @@ def test_a_crash_while_it_is_undone_goes_on_with_what_is_not_on_record_as_undone
     assert [one.crashes for one in handle.compensations()] == [0, 1, 0]
 
 
+def test_what_nobody_undoes_is_stuck_and_counted(app):
+    """U-23, C-21, D-16: while the lease of who undoes it lasts it is running, then pending and stuck; also when it is free and due."""
+    lease, job, _ = claimed_for_undoing(app, "a", "b")
+    store, hour = app.store, 3_600_000_000
+    ended = store.job(job.id).ended_us
+
+    def seen(at_us):
+        stuck = [
+            (one.queue, one.late, one.orphaned, one.undo, one.undo_us) for one in store.stuck_jobs(10, at_us=at_us)
+        ]
+        return stuck, store.jobs_undoing(), [(one.queue, one.queued, one.undo) for one in store.queue_stats()]
+
+    waits = [("default", 0, 1)]
+    assert store.jobs_undoing() == {"pending": 1, "running": 0, "failed": 0}  # taken, and not begun
+    assert store.begin_compensation(lease, job.id, job.token, 2, attempt=1)
+    began = store.compensations(job.id)[1].began_us
+    assert seen(ended + 11) == ([], {"pending": 0, "running": 1, "failed": 0}, waits)
+    assert [one.jobs for one in store.workers() if one.key == lease.key] == [1]
+    sql(store, f"update outlast_leases set until = {began} where key = '{lease.key}'")
+    pending = {"pending": 1, "running": 0, "failed": 0}
+    assert seen(began + 10) == ([], pending, waits)
+    assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)
+    store.sweep(lambda _: False, lambda _: None)
+    assert seen(began + 10) == ([], pending, waits)
+    assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)
+    sql(store, f"update outlast_compensations set due = {began + hour} where app = '{app.name}' and place = 2")
+    assert seen(began + hour) == ([], pending, waits)
+    assert seen(began + hour + 11) == ([("default", 0, 0, 1, began + hour)], pending, waits)
+    store.pause_queue("default")
+    assert seen(began + hour + 11) == ([], pending, waits)
+    store.resume_queue("default")
+    sql(store, f"update outlast_compensations set due = null where app = '{app.name}'")
+    BROKEN["a"] = [ValueError("no")]
+    work(app)
+    assert seen(began + 2 * hour) == ([], {"pending": 0, "running": 0, "failed": 1}, [])
+    assert store.undo_job(job.id) == 1
+    (change,) = store.job_changes(job.id)
+    assert seen(change.at_us + 10) == ([], pending, waits)
+    assert seen(change.at_us + 11) == ([("default", 0, 0, 1, change.at_us)], pending, waits)
+    work(app)
+    assert seen(began + 2 * hour) == ([], {"pending": 0, "running": 0, "failed": 0}, [])
+
+
 def test_a_late_worker_changes_nothing(app):
     """D-16: one that was taken for dead can neither begin nor end anything, nor give the job back."""
     lease, job, handle = claimed_for_undoing(app, "a")

@@ -350,7 +350,7 @@ def test_figures_of_queues(store):
     mail, slow = store.queue_stats(ahead_us=10 * SECOND)
     assert mail[:5] == ("mail", 3, 1, 1, False)
     assert 10 * SECOND <= mail.oldest_wait_us < 60 * SECOND
-    assert slow == ("slow", 0, 1, 0, True, None)
+    assert slow == ("slow", 0, 1, 0, True, None, 0)
     mail, slow = store.queue_stats(ahead_us=61 * SECOND)  # nobody has made them ready yet
     assert (mail[:5], slow[:5]) == (("mail", 4, 0, 1, False), ("slow", 1, 0, 0, True))
     assert SECOND <= slow.oldest_wait_us < 60 * SECOND
@@ -365,7 +365,7 @@ def test_a_held_job_is_counted_as_it_is_found(store, delay):
     finished(store, lease, end(job, "held", delay_us=delay * SECOND))
     (row,) = store.jobs(status="queued")
     assert (row.state, row.status, store.jobs(status="processing")) == ("held", "queued", [])
-    assert store.queue_stats() == [("mail", int(delay == 0), int(delay > 0), 0, False, None)]
+    assert store.queue_stats() == [("mail", int(delay == 0), int(delay > 0), 0, False, None, 0)]
 
 
 def test_every_state_of_a_job_that_is_not_over_is_counted_as_its_status(store):

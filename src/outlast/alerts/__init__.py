@@ -57,7 +57,7 @@ RULES: dict[str, Rule] = {
         Rule(*("dead_letters", "warning", "number", 100), "Dead letters that are open."),
         Rule(
             *("stuck_jobs", "critical", "seconds", 900),
-            "For how long a job is due and nobody takes it, or its worker is gone and nobody brings it back.",
+            "For how long a job is due and nobody takes it, or its worker is gone and nobody brings it back; also one that is to be undone.",
         ),
         Rule(*("compensation_failed", "critical", "switch", 0), "What a flow did could not be undone."),
     )
@@ -267,15 +267,20 @@ def _stuck(facts: Facts, rules: Rules) -> Iterator[Alert]:
                 f"{counted(queue.orphaned, 'job')} of workers that are gone for more than {duration(threshold)}, the first since "
                 f"{_instant(from_us(queue.orphaned_us))}"
             )
+        if queue.undo and queue.undo_us is not None:
+            said.append(
+                f"{counted(queue.undo, 'job')} to be undone for more than {duration(threshold)} that nobody undoes, the first since "
+                f"{_instant(from_us(queue.undo_us))}"
+            )
         workers = "no worker is running" if facts.workers == 0 else f"{counted(facts.workers, 'worker')} alive"
         yield _alert(
             "stuck_jobs",
             queue.queue,
             f"Jobs of the queue {queue.queue} are stuck.",
             f"{' and '.join(said)}; {workers}.",
-            value=queue.late + queue.orphaned,
+            value=queue.late + queue.orphaned + queue.undo,
             threshold=threshold,
-            since=from_us(min(at for at in (queue.oldest_due_us, queue.orphaned_us) if at is not None)),
+            since=from_us(min(at for at in (queue.oldest_due_us, queue.orphaned_us, queue.undo_us) if at is not None)),
         )
 
 

@@ -381,7 +381,7 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
         say(f"waits        {' '.join(view.waits_for)}")
     if job.status == "processing":
         since = "" if job.claimed_us is None else f", since {moment(from_us(job.claimed_us))} UTC"
-        say(f"worker       {view.worker or 'one that is gone; its jobs are taken over within seconds'}{since}")
+        say(f"worker       {view.worker or 'one that is gone'}{since}")
     elif view.worker is not None and job.status in {"failed", "cancelled"}:
         undone = any(one.state == "running" for one in view.compensations)
         still = "it is being undone there" if undone else "its code still runs there, although the job has ended"
@@ -626,16 +626,18 @@ def queue_stats(
 
 def _print_queues(found: Sequence[QueueState]) -> None:
     if not found:
-        say("No queue has jobs that are not over, and none is paused.")
+        say("No queue has jobs that are not over or are to be undone, and none is paused.")
         return
+    undone = any(stats.undo for stats in found)  # seldom
     print_whole_table(
-        ("queue", "queued", "scheduled", "processing", "paused", "oldest wait"),
+        ("queue", "queued", "scheduled", "processing", *(["to undo"] if undone else []), "paused", "oldest wait"),
         (
             (
                 stats.queue,
                 stats.queued,
                 stats.scheduled,
                 stats.processing,
+                *([stats.undo] if undone else []),
                 "paused" if stats.paused else "",
                 None if stats.oldest_wait_us is None else duration(stats.oldest_wait_us / 1e6),
             )
@@ -735,6 +737,7 @@ def list_workers(
     with opened(store, app) as views:
         found = views.jobs.workers()
         where = stored_at(views, store, app)
+    idle = not any(worker.alive for worker in found)
     if on_this_host:
         found = [worker for worker in found if worker.owner.partition("/")[0] == socket.gethostname()]
     print_found(
@@ -743,7 +746,7 @@ def list_workers(
         lambda worker: (
             process_of(worker.owner),
             worker.jobs,
-            "yes" if worker.alive else "no; its jobs are taken over",
+            "yes" if worker.alive else "no; another worker takes its jobs over",
             worker.until if worker.owner else None,
             _queues_of(worker),
             "" if worker.serves is None else ", ".join(sorted(worker.serves.kinds)),
@@ -754,6 +757,8 @@ def list_workers(
         fold="kinds",
         below=("lease until", "queues"),
     )
+    if found and idle:
+        hint(no_worker(where))
     if on_this_host and not any(worker.alive for worker in found):
         raise typer.Exit(Code.FAILED)
 

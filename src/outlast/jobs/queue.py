@@ -42,6 +42,7 @@ class QueueStats:
     One queue: how many jobs are due (`queued`), are due later (`scheduled`) and are being worked on (`processing`).
     One that timed out while its code still runs is due, or due later, and starts when that code has ended.
     `oldest_wait` is how long the oldest of those that may start now has waited since it was due, in seconds.
+    `undo` are jobs that have ended and are to be undone, or are being undone.
     """
 
     queue: str
@@ -50,6 +51,7 @@ class QueueStats:
     processing: int
     paused: bool
     oldest_wait: float | None
+    undo: int = 0
 
 
 class Jobs:
@@ -137,7 +139,7 @@ class Jobs:
         self._home.store.resume_queue(_queue(queue))
 
     def stats(self) -> Sequence[QueueStats]:
-        """Every queue that has jobs that have not ended, or is paused."""
+        """Every queue that has jobs that have not ended or are to be undone, or is paused."""
         return [
             QueueStats(
                 queue=row.queue,
@@ -146,6 +148,7 @@ class Jobs:
                 processing=row.processing,
                 paused=row.paused,
                 oldest_wait=None if row.oldest_wait_us is None else row.oldest_wait_us / 1_000_000,
+                undo=row.undo,
             )
             for row in self._home.store.queue_stats(ahead_us=ahead_us())
         ]

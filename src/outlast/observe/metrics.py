@@ -278,6 +278,13 @@ RECORDED: Final = (
         "gauge",
     ),
     Metric(
+        "outlast_jobs_undoing",
+        ("app", "state"),
+        "Jobs by how far they are undone: pending are to be undone and nobody is at it, running are undone now by a worker that lives, "
+        "failed could not be undone and still stand.",
+        "gauge",
+    ),
+    Metric(
         "outlast_dead_letters",
         ("app", "pipeline", "status"),
         f"Dead letters by status: open, replaying, resolved, archived. {GOES_DOWN}",

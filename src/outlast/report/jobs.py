@@ -75,7 +75,7 @@ _WAITS = {
 class JobView(NamedTuple):
     """
     A job with its attempts, and what operators have done to it. `worker` has it now, for a person's eye; `waits_for` says what a queued job waits for
-    beside its time.
+    beside its time, and what one that is to be undone, or whose worker is gone, waits for.
     """
 
     job: JobRow
@@ -96,6 +96,8 @@ class JobView(NamedTuple):
         """What undoes it, each with how far that is, for people."""
         for one in self.compensations:
             said = one.status(self.job.status).replace("_", " ")
+            if said == "running" and self.worker is None:
+                said = "begun, its worker is gone"
             yield one, f"{said}, before the requeue" if one.closed else said
 
 
@@ -162,15 +164,17 @@ class JobViews:
             raise ConfigurationError(f"There is no job {wanted} {where}.")
         workers = self.workers()
         worker = next((process_of(one.owner) for one in workers if one.key == job.worker and one.alive), None)
+        undone_by = self._store.compensations(job.id)
+        left = job.status in {"failed", "cancelled"} and in_all(undone_by, job.status) == "pending"
         return JobView(
             job,
             self._store.job_attempts(job.id),
             worker,
-            self._waits_for(job, workers),
+            self._waits_for(job, workers, left=left),
             self._store.steps(job.id),
             self._store.artifacts(job.id),
             self._store.job_changes(job.id),
-            self._store.compensations(job.id),
+            undone_by,
         )
 
     def artifact(self, wanted: str, name: str, attempt: int | None, codec: Codec) -> str | bytes:
@@ -196,10 +200,17 @@ class JobViews:
         """Whether no worker is running."""
         return not any(worker.alive for worker in self.workers())
 
-    def _waits_for(self, job: JobRow, workers: Sequence[WorkerState]) -> list[str]:
-        if job.status != "queued":
+    def _waits_for(self, job: JobRow, workers: Sequence[WorkerState], *, left: bool) -> list[str]:
+        if job.status != "queued" and any(worker.alive for worker in workers if worker.key == job.worker):
             return []
         said = [_WAITS[job.state]] if job.state in _WAITS else []
+        if job.status == "processing":
+            said.append("Its worker is gone: a worker of this app takes it over.")
+        elif left:
+            gone = job.worker is not None
+            said.append(f"It is to be undone{', and its worker is gone: a worker of this app takes it over' * gone}.")
+        elif job.status != "queued":
+            return []
         if any(stats.paused for stats in self.queues() if stats.queue == job.queue):
             said.append(f"The queue {job.queue} is paused.")
         alive = [worker for worker in workers if worker.alive]
@@ -217,7 +228,7 @@ class JobViews:
         ]
 
     def queues(self) -> list[QueueState]:
-        """Every queue that has jobs which are not over, or is paused."""
+        """Every queue that has jobs which are not over or are to be undone, or is paused."""
         return self._store.queue_stats()
 
     def figures(self, window: float) -> list[JobFigures]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from outlast.report.views import Views
     from outlast.store import Store
 
-_RUNS, _ITEMS, _STEPS, _JOBS, _LETTERS = RECORDED
+_RUNS, _ITEMS, _STEPS, _JOBS, _UNDOING, _LETTERS = RECORDED
 #: What the command exposes, in this order.
 EXPOSED = (
     RETRIES._replace(
@@ -87,6 +87,8 @@ def samples_of(store: Store, views: Views) -> Iterator[Sample]:
         yield samples.one(_STEPS, app, pipeline, deed, state, value=count)
     for kind, queue, state, count in on_record.jobs:
         yield samples.one(_JOBS, app, kind, queue, _STATUS[state], value=count)
+    for state, count in store.jobs_undoing().items():
+        yield samples.one(_UNDOING, app, state, value=count)
     for stat in store.stats():
         yield samples.one(_LETTERS, app, stat.pipeline, stat.status, value=stat.count)
     letters = False

@@ -217,7 +217,7 @@ class Compensations:
         """Which jobs are to be undone."""
         known, given = turns.known_kinds(self._database, kinds)
         where = (
-            f"app = ? and ({known}) and {_TO_BE_UNDONE} and not exists (select 1 from outlast_queues paused "
+            f"app = ? and ({known}) and {TO_BE_UNDONE} and not exists (select 1 from outlast_queues paused "
             "where paused.app = outlast_jobs.app and paused.queue = outlast_jobs.queue and paused.paused)"
         )
         values: list[Any] = [self.app, *given, self.app]
@@ -237,6 +237,29 @@ class Compensations:
         free = [due for unowned, due in rows if unowned]
         later = [due for due in free if due is not None and due > now]
         return len(free) - len(later), len(rows) - len(free), len(later), min(later, default=None)
+
+    def jobs_undoing(self) -> dict[str, int]:
+        """
+        Jobs by how far they are undone: `pending` are to be undone and nobody is at it, `running` are undone now by a worker whose
+        lease lasts, `failed` could not be undone and still stand.
+        """
+        database = self._database
+        running = (
+            "exists (select 1 from outlast_leases l where l.app = outlast_jobs.app and l.kind = 'worker' and l.key = outlast_jobs.worker "
+            f"and l.until > {database.now}) and exists (select 1 from outlast_compensations at_it where at_it.job = outlast_jobs.id "
+            "and at_it.state = 'running')"
+        )
+        with database.snapshot() as tx:
+            (left, taken) = tx.row(
+                f"select count(*), coalesce(sum(case when {running} then 1 else 0 end), 0) from outlast_jobs where app = ? and {TO_BE_UNDONE}",
+                *(self.app, self.app),
+            )
+            (failed,) = tx.row(
+                "select count(distinct job) from outlast_compensations where app = ? and state = 'failed' and not closed "
+                f"and not ({_BY_HAND}) and job not in (select id from outlast_jobs where app = ? and {TO_BE_UNDONE})",
+                *(self.app, self.app, self.app),
+            )
+        return {"pending": int(left) - int(taken), "running": int(taken), "failed": int(failed)}
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
@@ -402,7 +425,7 @@ _BY_HAND = (
     "outlast_compensations.letter is not null and not exists (select 1 from outlast_dead_letters stands where stands.id = outlast_compensations.letter "
     "and stands.status in ('open', 'replaying'))"
 )
-_TO_BE_UNDONE = (
+TO_BE_UNDONE = (
     "state in ('failed', 'cancelled') and id in (select job from outlast_compensations undo where undo.app = ? "
     f"and undo.state in {OPEN}) and (state = 'failed' or exists (select 1 from outlast_compensations asked "
     "where asked.job = outlast_jobs.id and asked.state in ('due', 'running')))"

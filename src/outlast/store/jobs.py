@@ -710,7 +710,7 @@ class Jobs(Finishing):
         return sorted(row[0] for row in rows)
 
     def queue_stats(self, *, ahead_us: int = 0) -> list[QueueState]:
-        """Every queue that has jobs which are not over, or is paused, by name."""
+        """Every queue that has jobs which are not over or are to be undone, or is paused, by name."""
         counts = " union all ".join(
             f"select queue, '{counted}' as counted, '{state}' as state, count(*) as n, min(due) as due from outlast_jobs "
             f"where app = ? and {_OWNED.get(state, '')}state = '{state}'{due} group by queue"
@@ -720,6 +720,10 @@ class Jobs(Finishing):
             (now,) = tx.row(f"select {self._database.now} + {int(ahead_us)}")
             given = ((self.app, now) if due else (self.app,) for _, _, due in _BACKLOG)
             rows = tx.rows(counts, *(value for values in given for value in values))
+            rows += tx.rows(
+                f"select queue, 'undo', '', count(*), null from outlast_jobs where app = ? and {compensations.TO_BE_UNDONE} group by queue",
+                *(self.app, self.app),
+            )
             paused = dict(tx.rows("select queue, paused from outlast_queues where app = ?", self.app))
         found: dict[str, dict[str, int]] = {queue: {} for queue, stands in paused.items() if stands}
         oldest: dict[str, int] = {}
@@ -736,6 +740,7 @@ class Jobs(Finishing):
                 processing=known.get("processing", 0),
                 paused=bool(paused.get(queue)),
                 oldest_wait_us=max(0, now - oldest[queue]) if queue in oldest else None,
+                undo=known.get("undo", 0),
             )
             for queue, known in sorted(found.items())
         ]
@@ -806,6 +811,9 @@ class Jobs(Finishing):
             rows = tx.rows(
                 f"select key, owner, until, ttl, until > {self._database.now}, (select count(*) from outlast_jobs "
                 "where outlast_jobs.app = outlast_leases.app and worker = key and state in ('processing', 'held')) "
+                # What it undoes, too, and what still runs after its end.
+                "+ (select count(*) from outlast_jobs where outlast_jobs.app = outlast_leases.app and worker = key "
+                "and worker is not null and state in ('failed', 'cancelled')) "
                 "from outlast_leases where app = ? and kind = 'worker' order by key",
                 self.app,
             )

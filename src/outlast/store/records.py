@@ -828,7 +828,8 @@ class JobChangeRow(NamedTuple):
 class QueueState(NamedTuple):
     """
     A queue: how many jobs are due, are due later, are processed; whether it is paused; and for how long the oldest of
-    those that may be claimed has been due. Held jobs are due or due later, and may not be claimed.
+    those that may be claimed has been due. Held jobs are due or due later, and may not be claimed. `undo` are jobs that have
+    ended and are to be undone, or are being undone.
     """
 
     queue: str
@@ -837,6 +838,7 @@ class QueueState(NamedTuple):
     processing: int
     paused: bool
     oldest_wait_us: int | None
+    undo: int = 0
 
 
 class Idle(NamedTuple):

@@ -65,5 +65,5 @@ class Tallies:
 
 
 def _waiting(stats: QueueState) -> QueueBacklog:
-    queue, queued, scheduled, processing, paused, oldest_wait_us = stats
+    queue, queued, scheduled, processing, paused, oldest_wait_us, _ = stats
     return QueueBacklog(queue, queued, scheduled, processing, paused, (oldest_wait_us or 0) / 1e6)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.adaptive import RetryRecord
 from outlast.deciding import REASONS
+from outlast.store.compensations import OPEN, TO_BE_UNDONE
 from outlast.store.records import FLOW
 from outlast.verdicts.rules import ERROR_CLASSES
 
@@ -32,6 +33,16 @@ _TROUBLE = "('failed', 'timeout', 'crashed')"
 _COUNTED = "('succeeded', 'failed', 'timeout', 'crashed')"
 # Items that no stage has seen.
 _UNREAD = "(i.reason like 'source: %' and i.status in ('dlq', 'failed')) or (i.attempts = 0 and i.status in ('succeeded', 'skipped'))"
+
+
+# Since when nobody undoes a job: since the lease of its worker has run out; without one, since the last thing that happened to it.
+_UNDOING_SINCE = (
+    "coalesce((select until from outlast_leases l where l.app = outlast_jobs.app and l.kind = 'worker' and l.key = outlast_jobs.worker), "
+    "(select max(at) from (select outlast_jobs.ended as at union all select began from outlast_compensations c where c.job = outlast_jobs.id "
+    "union all select ended from outlast_compensations c where c.job = outlast_jobs.id union all select due from outlast_compensations c "
+    f"where c.job = outlast_jobs.id and c.state in {OPEN} union all select at from outlast_job_changes c where c.job = outlast_jobs.id "
+    "and c.change = 'undo') happened), 0)"
+)
 
 
 class Step(NamedTuple):
@@ -65,7 +76,7 @@ class GivenUp(NamedTuple):
 class StuckJobs(NamedTuple):
     """
     Jobs of one queue that nobody works on, although they are due (`late`, `oldest_due_us`), or that were a worker's who
-    is gone (`orphaned`, and since when: `orphaned_us`).
+    is gone (`orphaned`, and since when: `orphaned_us`); and those that are to be undone, and nobody does it (`undo`, `undo_us`).
     """
 
     queue: str
@@ -73,6 +84,8 @@ class StuckJobs(NamedTuple):
     oldest_due_us: int | None = None
     orphaned: int = 0
     orphaned_us: int | None = None
+    undo: int = 0
+    undo_us: int | None = None
 
 
 class NotUndone(NamedTuple):
@@ -236,7 +249,8 @@ class Troubles:
     def stuck_jobs(self, patience_us: int, *, at_us: int | None = None) -> list[StuckJobs]:
         """
         Jobs that have been due for longer than that in a queue that is not paused, and nobody has taken them; and jobs of
-        workers whose lease ran out longer ago than that, and nobody has brought them back.
+        workers whose lease ran out longer ago than that, and nobody has brought them back. A job that is to be undone is
+        one of them in the same two cases.
         """
         paused = "select 1 from outlast_queues q where q.app = j.app and q.queue = j.queue and q.paused"
         late = " union all ".join(
@@ -254,9 +268,17 @@ class Troubles:
                 "where app = ? and state in ('processing', 'held')) owned where gone < ? group by queue",
                 *(self.app, before),
             )
+            to_undo = tx.rows(
+                f"select queue, count(*), min(since) from (select queue, {_UNDOING_SINCE} as since from outlast_jobs where app = ? "
+                f"and {TO_BE_UNDONE} and (worker is not null or not exists ({paused.replace('j.', 'outlast_jobs.')}))) undoing "
+                "where since < ? group by queue",
+                *(self.app, self.app, before),
+            )
         found = {queue: StuckJobs(queue, int(count), int(oldest)) for queue, count, oldest in waiting}
         for queue, count, gone in orphans:
             found[queue] = found.get(queue, StuckJobs(queue))._replace(orphaned=int(count), orphaned_us=int(gone))
+        for queue, count, since in to_undo:
+            found[queue] = found.get(queue, StuckJobs(queue))._replace(undo=int(count), undo_us=int(since))
         return [found[queue] for queue in sorted(found)]
 
     def not_undone(self) -> list[NotUndone]:
