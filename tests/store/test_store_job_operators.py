@@ -350,7 +350,7 @@ def test_figures_of_queues(store):
     mail, slow = store.queue_stats(ahead_us=10 * SECOND)
     assert mail[:5] == ("mail", 3, 1, 1, False)
     assert 10 * SECOND <= mail.oldest_wait_us < 60 * SECOND
-    assert slow == ("slow", 0, 1, 0, True, None)
+    assert slow == ("slow", 0, 1, 0, True, None, 0)
     mail, slow = store.queue_stats(ahead_us=61 * SECOND)  # nobody has made them ready yet
     assert (mail[:5], slow[:5]) == (("mail", 4, 0, 1, False), ("slow", 1, 0, 0, True))
     assert SECOND <= slow.oldest_wait_us < 60 * SECOND
