@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,6 +282,85 @@ def test_code_that_goes_on_after_its_time_is_undone_when_it_has_ended(sqlite_app
         HOLD.set()
         wait_until(lambda: handle.compensation == "completed", "it is undone")
     assert DONE == [("do", "a"), ("do", "late"), ("undo", "a")]
+
+
+def late() -> None:
+    """What is left in its thread when nobody waits for it any more."""
+    number = len([what for what, _ in DONE if what == "begin"]) + 1
+    DONE.append(("begin", number))
+    outlast.current().compensate(undo, "a")
+    HELD.set()
+    HOLD.wait(60)
+    DONE.append(("do", number))
+
+
+def leaving(app, how, **options):
+    """A job that fails while a part of its code goes on in another thread."""
+    short = outlast.Guard("short", timeout=0.5, isolation="thread", retry=None)
+
+    if how == "sync guard":
+
+        @app.job(name="leave", **options)
+        def leave() -> None:
+            short.call(late)
+
+        return leave
+
+    @app.job(name="leave", **({} if how == "async guard" else {"timeout": 0.5}), **options)
+    async def aleave() -> None:
+        if how == "chosen executor":
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+        if how == "async guard":
+            await short.acall(late)
+        elif how == "to_thread":
+            await asyncio.to_thread(late)
+        elif how == "caught":
+            with suppress(asyncio.CancelledError):
+                await asyncio.to_thread(late)
+        else:
+            await outlast.current().step("late", asyncio.to_thread, late)
+
+    return aleave
+
+
+@pytest.mark.parametrize("how", ["step", "chosen executor", "to_thread", "caught", "sync guard", "async guard"])
+def test_a_thread_that_outlives_the_code_of_a_job_is_waited_for(sqlite_app, how):
+    """The next attempt does not begin beside it."""
+    app = sqlite_app
+    twice = outlast.RetryPolicy(max_attempts=2, initial_delay=0.001, jitter=0)
+    with Beside(app):
+        handle = leaving(app, how, retry=twice).enqueue()
+        wait_until(lambda: len(handle.history()) == 1, "its first attempt is over")
+        assert (handle.history()[0].outcome, DONE) == ("timeout", [("begin", 1)])
+        HOLD.set()
+        wait_until(lambda: handle.status in {"failed", "succeeded"}, "it has ended")
+    assert (handle.attempts, DONE[:2]) == (2, [("begin", 1), ("do", 1)])
+
+
+@pytest.mark.parametrize("how", ["step", "to_thread", "sync guard", "async guard"])
+def test_what_a_thread_does_late_is_undone_after_it(sqlite_app, how):
+    """Nothing is undone while it may still be done, in whichever thread."""
+    app = sqlite_app
+    with Beside(app):
+        handle = leaving(app, how, retry=FINAL).enqueue()
+        wait_until(lambda: handle.status == "failed", "it has failed")
+        assert (handle.compensation, DONE) == ("pending", [("begin", 1)])
+        HOLD.set()
+        wait_until(lambda: handle.compensation == "completed", "it is undone")
+    assert DONE == [("begin", 1), ("do", 1), ("undo", "a")]
+
+
+def test_a_guard_of_the_job_does_not_call_it_beside_its_own_thread(sqlite_app):
+    """The queue has it wait until that has ended."""
+    app = sqlite_app
+    own = outlast.Guard("own", retry=outlast.RetryPolicy(max_attempts=3, initial_delay=0.001, jitter=0))
+    with Beside(app):
+        handle = leaving(app, "sync guard", retry=FINAL, guard=own).enqueue()
+        wait_until(lambda: handle.status == "failed", "it has failed")
+        assert DONE == [("begin", 1)]
+        HOLD.set()
+        wait_until(lambda: handle.compensation == "completed", "it is undone")
+    assert DONE == [("begin", 1), ("do", 1), ("undo", "a")]
 
 
 def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):

@@ -181,7 +181,10 @@ class OnRecord:
                     return kept["value"]
             before = _inside.set((*_inside.get(), wanted.name))
             try:
-                result = await wanted.fn(*wanted.args, **wanted.kwargs)
+                args = wanted.args
+                if wanted.fn is asyncio.to_thread and args:  # also where somebody has chosen the executor of the loop
+                    args = (self._active.watched(args[0]), *args[1:])
+                result = await wanted.fn(*args, **wanted.kwargs)
             finally:
                 _inside.reset(before)
             await self._awrite(self._row(wanted, result))
