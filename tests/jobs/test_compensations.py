@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +23,11 @@ import outlast
 import sagas
 from job_hands import Hands
 from labor import NOW, Beside, wait_until
-from outlast.jobs import undoing
+from outlast.jobs import onrecord, undoing
+from outlast.jobs.places import place_of
+from outlast.report.jobs import JobViews
 from outlast.spec.blocks import COMPENSATION
-from outlast.store import Store
+from outlast.store import Store, retention
 from outlast.store.compensations import CompensationEnd
 from outlast.store.faults import StoreRefused, StoreUnavailable
 from outlast.testing import capture_events, inline, work
@@ -283,6 +288,88 @@ def test_code_that_goes_on_after_its_time_is_undone_when_it_has_ended(sqlite_app
     assert DONE == [("do", "a"), ("do", "late"), ("undo", "a")]
 
 
+def late() -> None:
+    """What is left in its thread when nobody waits for it any more."""
+    number = len([what for what, _ in DONE if what == "begin"]) + 1
+    DONE.append(("begin", number))
+    outlast.current().compensate(undo, "a")
+    HELD.set()
+    HOLD.wait(60)
+    DONE.append(("do", number))
+
+
+def leaving(app, how, **options):
+    """A job that fails while a part of its code goes on in another thread."""
+    short = outlast.Guard("short", timeout=0.5, isolation="thread", retry=None)
+
+    if how == "sync guard":
+
+        @app.job(name="leave", **options)
+        def leave() -> None:
+            short.call(late)
+
+        return leave
+
+    @app.job(name="leave", **({} if how == "async guard" else {"timeout": 0.5}), **options)
+    async def aleave() -> None:
+        if how == "chosen executor":
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+        if how == "async guard":
+            await short.acall(late)
+        elif how == "to_thread":
+            await asyncio.to_thread(late)
+        elif how == "caught":
+            with suppress(asyncio.CancelledError):
+                await asyncio.to_thread(late)
+        else:
+            await outlast.current().step("late", asyncio.to_thread, late)
+
+    return aleave
+
+
+@pytest.mark.parametrize("how", ["step", "chosen executor", "to_thread", "caught", "sync guard", "async guard"])
+def test_a_thread_that_outlives_the_code_of_a_job_is_waited_for(sqlite_app, how):
+    """The next attempt does not begin beside it."""
+    app = sqlite_app
+    twice = outlast.RetryPolicy(max_attempts=2, initial_delay=0.001, jitter=0)
+    job = leaving(app, how, retry=twice)
+    with Beside(app):
+        handle = job.enqueue()
+        wait_until(lambda: len(handle.history()) == 1, "its first attempt is over")
+        assert (handle.history()[0].outcome, DONE) == ("timeout", [("begin", 1)])
+        HOLD.set()
+        wait_until(lambda: handle.status in {"failed", "succeeded"}, "it has ended")
+    assert (handle.attempts, DONE[:2]) == (2, [("begin", 1), ("do", 1)])
+
+
+@pytest.mark.parametrize("how", ["step", "to_thread", "sync guard", "async guard"])
+def test_what_a_thread_does_late_is_undone_after_it(sqlite_app, how):
+    """Nothing is undone while it may still be done, in whichever thread."""
+    app = sqlite_app
+    job = leaving(app, how, retry=FINAL)
+    with Beside(app):
+        handle = job.enqueue()
+        wait_until(lambda: handle.status == "failed", "it has failed")
+        assert (handle.compensation, DONE) == ("pending", [("begin", 1)])
+        HOLD.set()
+        wait_until(lambda: handle.compensation == "completed", "it is undone")
+    assert DONE == [("begin", 1), ("do", 1), ("undo", "a")]
+
+
+def test_a_guard_of_the_job_does_not_call_it_beside_its_own_thread(sqlite_app):
+    """The queue has it wait until that has ended."""
+    app = sqlite_app
+    own = outlast.Guard("own", retry=outlast.RetryPolicy(max_attempts=3, initial_delay=0.001, jitter=0))
+    job = leaving(app, "sync guard", retry=FINAL, guard=own)
+    with Beside(app):
+        handle = job.enqueue()
+        wait_until(lambda: handle.status == "failed", "it has failed")
+        assert DONE == [("begin", 1)]
+        HOLD.set()
+        wait_until(lambda: handle.compensation == "completed", "it is undone")
+    assert DONE == [("begin", 1), ("do", 1), ("undo", "a")]
+
+
 def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):
     """C-21 names what is final, and a cancellation is not among it: what was done stands, and is shown, until an operator has it undone."""
 
@@ -311,6 +398,32 @@ def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):
     ]
     with pytest.raises(outlast.ConfigurationError, match="nothing of it is to be undone"):
         app.jobs.undo(handle.id)
+
+
+def test_steps_of_a_cancelled_job_are_not_forgotten_while_what_they_did_stands(app):
+    """Nobody would know of it any more. Without from_start the job goes on where it was."""
+
+    @app.job(retry=None)
+    def stay() -> None:
+        outlast.current().step("do", do, "a")
+        raise outlast.Snooze(600)
+
+    handle = stay.enqueue()
+    app.work(until_idle=True)
+    app.jobs.cancel(handle.id)
+    with pytest.raises(
+        StoreRefused,
+        match=rf"it was cancelled, and what .*:undo would undo stands\. Have it undone first: outlast jobs undo {handle.id}\.",
+    ):
+        app.jobs.requeue(handle.id, from_start=True)
+    assert handle.status == "cancelled"
+    app.jobs.requeue(handle.id)
+    app.jobs.cancel(handle.id)
+    app.jobs.undo(handle.id)
+    work(app)
+    app.jobs.requeue(handle.id, from_start=True)
+    app.work(until_idle=True)
+    assert DONE == [("do", "a"), ("undo", "a"), ("do", "a")]
 
 
 # -- retries, and what cannot be undone ------------------------------------------------------------------------------------
@@ -408,10 +521,48 @@ def test_what_was_undone_by_hand_counts_as_undone(app):
     handle = declared(app, False).enqueue(1)
     work(app)
     app.dead_letters.archive(ids=[handle.compensations()[1].dead_letter], reason="by hand")
+    assert (handle.compensation, [one.status for one in handle.compensations()]) == ("completed", ["completed"] * 3)
+    assert [said for _, said in JobViews(app.store).show(handle.id).undoing()] == [
+        "completed",
+        "completed by hand",
+        "completed",
+    ]
     app.jobs.requeue(handle.id)
     DONE.clear()
     work(app)
     assert DONE[:2] == [("do", "a"), ("do", "b")]
+
+
+def test_what_was_called_undone_by_hand_can_still_be_undone(app):
+    """Somebody was wrong about it. Where that fails, its dead letter is open again."""
+    BROKEN["b"] = [ValueError("locked"), ValueError("still locked")]
+    handle = declared(app, False).enqueue(1)
+    work(app)
+    letter = handle.compensations()[1].dead_letter
+    for wanted in ("failed", "completed"):
+        app.dead_letters.archive(ids=[letter], reason="by hand")
+        app.jobs.undo(handle.id)
+        DONE.clear()
+        work(app)
+        assert (DONE, handle.compensation) == ([("undo", "b")], wanted)
+
+
+def test_retention_does_not_call_undone_what_still_stands(app):
+    """C-28: a dead letter that nobody has looked at stays open, so that nothing is done on top of it, and the job is kept."""
+    BROKEN["b"] = [ValueError("locked")]
+    handle = declared(app, False).enqueue(1)
+    work(app)
+    sql(app.store, f"update outlast_dead_letters set moved = 0 where app = '{app.name}'")
+    assert app.dead_letters.auto_archive(older_than_days=1) == 1  # the one of the job
+    later = handle.enqueued_at.replace(year=handle.enqueued_at.year + 1)
+    retention.apply(app.store, {"open_dead_letters": 1}, later)
+    assert (handle.compensation, [one.kind for one in app.dead_letters.find()]) == ("failed", ["compensation"])
+    with pytest.raises(StoreRefused, match="still stands"):
+        app.jobs.requeue(handle.id)
+    assert app.store.prune("failed_jobs", later) == 0
+    app.jobs.undo(handle.id)
+    work(app)
+    assert handle.compensation == "completed"
 
 
 # -- done again ------------------------------------------------------------------------------------------------------------
@@ -801,6 +952,173 @@ def test_a_function_that_is_gone_is_waited_for_a_day(sqlite_app):
         sql(app.store, f"select ended - registered from outlast_compensations where app = '{app.name}'")[0][0] / 1e6
     )
     assert waited == pytest.approx(15_330 + 5 * 14_400, rel=0.01)
+
+
+PROGRAM = """
+import sys
+import outlast
+
+app = outlast.App("shop", store="sqlite:///shop.db")
+
+def undo(what):
+    if "broken" in sys.argv:
+        raise ConnectionError("down")
+    print("undone by", WHO, what)
+
+@app.job(retry=None)
+def order():
+    outlast.current().compensate(undo, "a")
+    raise ValueError("no")
+
+if __name__ == "__main__":
+    if "enqueue" in sys.argv:
+        order.enqueue()
+    app.work(until_idle=True)
+    for one in app.jobs.get("1").compensations():
+        print(one.function, one.status, one.error)
+"""
+
+
+@pytest.mark.parametrize("how", [["shop.py"], ["-m", "shop"]])
+def test_a_function_of_a_script_is_never_that_of_another_one(tmp_path, how):
+    """Each program calls its own module __main__. Only with ``python -m`` has it a name by which others find it."""
+    for name in ("shop", "other"):
+        (tmp_path / f"{name}.py").write_text(PROGRAM.replace("WHO", repr(name)))
+
+    def ran(*args):
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(tmp_path / "shop.db")) as db, db:
+            db.execute("update outlast_compensations set due = null")
+        done = subprocess.run(
+            [sys.executable, *args], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+        )
+        return done.stdout.splitlines()
+
+    place = "__main__:undo" if how == ["shop.py"] else "shop:undo"
+    assert ran(*how, "enqueue", "broken") == [f"{place} pending down"]
+    if how == ["shop.py"]:
+        why = f"{place} is the one of {tmp_path / 'shop.py'}, and this program is another one"
+        assert ran("other.py") == [f"{place} pending this worker cannot undo it: {why}"]
+        assert ran(*how) == ["undone by shop a", f"{place} completed None"]
+    else:
+        assert ran("other.py") == ["undone by shop a", f"{place} completed None"]
+
+
+def test_a_function_of_a_program_without_a_file_is_refused(sqlite_app, monkeypatch):
+    """No other process could ever find it."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", None, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(undo, "__module__", "__main__")
+    with pytest.raises(
+        outlast.ConfigurationError, match=r"got: undo of a program that is in no file\. Move it to a mod"
+    ):
+        place_of(undo)
+
+
+def promise(what: str) -> object:
+    """It is no coroutine function, and undoes nothing."""
+    return aundo(what)
+
+
+def one_by_one(what: str):
+    return (undo(each) for each in [what])
+
+
+@pytest.mark.parametrize(
+    ("fn", "error"),
+    [
+        (promise, "returned something to await: declare it with `async def`"),
+        (one_by_one, "returned a generator, which was not run"),
+    ],
+)
+def test_what_was_not_undone_has_failed(sqlite_app, fn, error):
+    """A function that only promises to undo something has undone nothing; the others are undone."""
+    app = sqlite_app
+
+    @app.job(retry=None)
+    def order() -> None:
+        outlast.current().compensate(undo, "a")
+        outlast.current().compensate(fn, "b")
+        raise ValueError("no")
+
+    handle = order.enqueue()
+    work(app)
+    assert (handle.compensation, DONE) == ("failed", [("undo", "a")])
+    last = handle.compensations()[1]
+    assert (last.status, last.error_class, error in last.error) == ("failed", "code_error", True)
+
+
+def test_a_module_that_ends_its_program_is_one_that_cannot_be_loaded(sqlite_app, tmp_path, monkeypatch):
+    """It is on record, and the job is given back for another worker."""
+    app = sqlite_app
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    handle = declared(app, False).enqueue(1)
+    hands = Hands(app)
+    (claimed,) = hands.take()
+    register(app, claimed, "a")
+    from job_rows import failed
+
+    hands.finish(failed(claimed))
+    sql(app.store, f"update outlast_compensations set call = 'leaves:undo' where app = '{app.name}'")
+    app.work(until_idle=True)
+    assert (handle.compensations()[0].status, handle.compensations()[0].error) == (
+        "pending",
+        "this worker cannot undo it: leaves cannot be loaded (SystemExit)",
+    )
+    assert app.store.job(int(handle.id)).worker is None
+
+
+def test_whatever_happens_around_it_the_job_is_given_back(sqlite_app, monkeypatch):
+    """No other worker looks at what one has that lives: it is on record, and waits."""
+    app = sqlite_app
+    monkeypatch.setattr(undoing.Undoer, "_found", lambda *_: 1 / 0)
+    handle = declared(app, False).enqueue(1)
+    app.work(until_idle=True)
+    assert (handle.compensation, handle.compensations()[2].error) == (
+        "pending",
+        "this worker cannot undo it: ZeroDivisionError was raised around it",
+    )
+    assert app.store.job(int(handle.id)).worker is None
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_same_registration_from_many_threads_is_one(sqlite_app, monkeypatch, is_async):
+    """The bound holds, too: what is about to be put on record counts."""
+    app = sqlite_app
+    monkeypatch.setattr(onrecord, "MOST_COMPENSATIONS", 4)
+    refused = []
+
+    def go(what: str) -> None:
+        try:
+            outlast.current().compensate(undo, what)
+        except outlast.PermanentFailure as error:
+            refused.append(error)
+
+    async def ago(what: str) -> None:
+        try:
+            await outlast.current().compensate(aundo, what)
+        except outlast.PermanentFailure as error:
+            refused.append(error)
+
+    names = [*"aaaaaaaaaa", *"bcdefg"]
+
+    @app.job(name="sync", retry=None)
+    def order() -> None:
+        with ThreadPoolExecutor(16) as pool:
+            for name in names:
+                pool.submit(copy_context().run, go, name)
+        raise ValueError("no")
+
+    @app.job(name="async", retry=None)
+    async def aorder() -> None:
+        await asyncio.gather(*(ago(name) for name in names))
+        raise ValueError("no")
+
+    handle = (aorder if is_async else order).enqueue()
+    work(app)
+    undone = [what for _, what in DONE]
+    assert (len(undone), len(set(undone)), undone.count("a"), len(handle.compensations())) == (4, 4, 1, 4)
+    assert len(refused) == 3
 
 
 def test_a_paused_queue_undoes_nothing(app):

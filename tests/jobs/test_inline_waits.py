@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 
 import pytest
@@ -506,3 +507,66 @@ def test_tasks_of_a_job_that_wait_for_long_leave_it_together(app):
     handle = both.enqueue()
     result = work(app)
     assert (result.requeued, handle.result(), [row.error for row in handle.history()]) == (1, "both", ["down", None])
+
+
+@pytest.mark.parametrize("how", ["bare except", "thread", "gather", "wait", "own guard"])
+def test_a_wait_that_the_code_has_caught_is_made_all_the_same(app, how):
+    """C-11: the job waits in the queue. It has not succeeded, whatever its code has returned."""
+    calls, returned = [], []
+
+    @outlast.retry(delays=(60,), jitter=0)
+    def fetch() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionResetError("down")
+        return "there"
+
+    @outlast.retry(delays=(60,), jitter=0)
+    async def afetch() -> str:
+        return fetch.__wrapped__()
+
+    def caught() -> str:
+        if how == "thread":
+            came: list[str] = []
+            variables = contextvars.copy_context()
+            thread = threading.Thread(target=lambda: came.append(_quiet(lambda: variables.run(fetch))))
+            thread.start()
+            thread.join()
+            return came[0]
+        return _quiet(fetch)
+
+    async def acaught() -> str:
+        if how == "gather":
+            return str((await asyncio.gather(afetch(), return_exceptions=True))[0])
+        task = asyncio.ensure_future(afetch())
+        await asyncio.wait([task])
+        return "never" if task.exception() else task.result()
+
+    @app.job(name="sync", retry=SLOW, **({"guard": guarded(1)} if how == "own guard" else {}))
+    def sync_job() -> str:
+        returned.append(caught())
+        return returned[-1]
+
+    @app.job(name="async", retry=SLOW)
+    async def async_job() -> str:
+        returned.append(await acaught())
+        return returned[-1]
+
+    handle = (async_job if how in {"gather", "wait"} else sync_job).enqueue()
+    with capture_events() as events:
+        work(app)
+    assert (handle.result(), len(calls), returned[1:]) == ("there", 2, ["there"])
+    assert [each for each in story(events) if each[0].startswith("job")] == [
+        ("job_claimed", 1, None),
+        ("job_requeued", 1, 60.0),
+        ("job_claimed", 2, None),
+        ("job_succeeded", 2, None),
+    ]
+    assert [(row.outcome, row.error) for row in handle.history()] == [("failed", "down"), ("succeeded", None)]
+
+
+def _quiet(do):
+    try:
+        return do()
+    except:  # noqa: E722 - what code does
+        return "never"

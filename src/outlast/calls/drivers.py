@@ -15,7 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from types import coroutine
 
-from outlast.calls.state import Call, Ended, latest, made, running
+from outlast.calls.state import Call, Ended, current_work, latest, made, running
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
 from outlast.kernel.clock import Clock, Signal, here, in_trio, stopping
 from outlast.settings.callables import PLAIN, awaitable
@@ -148,7 +148,9 @@ def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
     from outlast.isolation.threads import ThreadAttempt
 
     limit = call.blocking_limit()
-    thread = call.thread = ThreadAttempt(fn, args, kwargs)
+    # A job knows of the threads of its code: they may go on after their time.
+    watched = getattr(current_work.get(), "watched", None)
+    thread = call.thread = ThreadAttempt(fn if watched is None else watched(fn), args, kwargs)
     try:
         return thread.result(call.world.clock, None if limit is None else limit[0])
     except TimeoutError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -204,12 +204,18 @@ class DeadLetters:
     def auto_archive(self, *, older_than_days: float | None = None) -> int:
         """
         Put open letters away to which nothing has happened for so many days (else those of
-        ``retention_days["open_dead_letters"]``); how many were. What the app's retention says happens by itself.
+        ``retention_days["open_dead_letters"]``); how many were. What the app's retention says happens by itself. Those of what could
+        not be undone stay open: it still stands.
         """
         days = self._retention_days.get("open_dead_letters") if older_than_days is None else older_than_days
         if days is None:
             return 0
-        return self.archive(older_than_days=days, reason=f"older than {days:g} days, archived by itself")
+        _some(None, {"older_than_days": days})  # refuses what is no number of days
+        self.release()
+        before, count = here.get().clock.now() - timedelta(days=days), 0
+        while moved := self._store().put_away(before, f"older than {days:g} days, archived by itself", limit=_PAGE):
+            count += len(moved)
+        return count
 
     def check_size(self, *, most: int) -> bool:
         """Whether more than so many letters are open; then an event tells it. Nothing is ever refused for that."""

@@ -20,6 +20,7 @@ import asyncio
 import functools
 import json
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from hashlib import sha256
@@ -32,7 +33,7 @@ from outlast.errors import AttemptTimeoutError, ConfigurationError, LeaseLost, P
 from outlast.jobs import telling, transactions
 from outlast.jobs.handle import beside
 from outlast.jobs.outcome import succeeded
-from outlast.jobs.places import place_of
+from outlast.jobs.places import is_main, place_of, program
 from outlast.kernel.clock import REAL, ahead_us, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
@@ -108,6 +109,7 @@ class OnRecord:
         # has stored that, the first call of this attempt counts.
         self._exact: dict[str, str] = {}
         self._undoing: dict[str, int] = {}  # what is registered, by its fingerprint: its place
+        self._undoing_soon: dict[str, Future[None]] = {}  # what is being registered, by its fingerprint
         self._places_taken = 0  # by steps and by what undoes them, in the order in which they come on record
         self._turns: dict[str, threading.Lock] = {}
         self._aturns: dict[str, asyncio.Lock] = {}
@@ -181,7 +183,10 @@ class OnRecord:
                     return kept["value"]
             before = _inside.set((*_inside.get(), wanted.name))
             try:
-                result = await wanted.fn(*wanted.args, **wanted.kwargs)
+                args = wanted.args
+                if wanted.fn is asyncio.to_thread and args:  # also where somebody has chosen the executor of the loop
+                    args = (self._active.watched(args[0]), *args[1:])
+                result = await wanted.fn(*args, **wanted.kwargs)
             finally:
                 _inside.reset(before)
             await self._awrite(self._row(wanted, result))
@@ -339,7 +344,7 @@ class OnRecord:
     def compensate(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `Context.compensate`."""
         is_async, call = undo_kind(fn, in_async_job=self._job.is_async)
-        data = self._call_data(fn, args, kwargs)
+        data = self._call_data(call, fn, args, kwargs)
         known = _digest(["undo", call, _canonical(args, []), _canonical(kwargs, [])])
         return self._acompensate(call, data, known) if is_async else self._compensate(call, data, known)
 
@@ -347,27 +352,36 @@ class OnRecord:
         self._refuse_given_up()
         if self._known is None:
             self._learn()
-        row = self._undo_row(call, data, known)
-        if row is not None:
-            self._write(row)
-            self._undoing[known] = row.place
+        while (row := self._undo_row(call, data, known)) is not None:
+            if isinstance(row, Future):
+                row.exception()  # somebody is at it; if that fails, it is written here
+                continue
+            with self._registering(known, row):
+                self._write(row)
 
     async def _acompensate(self, call: str, data: bytes, known: str) -> None:
         self._refuse_given_up()
         if self._known is None:
             await beside(self._learn)
-        row = self._undo_row(call, data, known)
-        if row is not None:
-            await self._awrite(row)
-            self._undoing[known] = row.place
+        while (row := self._undo_row(call, data, known)) is not None:
+            if isinstance(row, Future):
+                await asyncio.wait([asyncio.wrap_future(row)])  # which leaves it alone
+                continue
+            with self._registering(known, row):
+                await self._awrite(row)
 
-    def _undo_row(self, call: str, data: bytes, known: str) -> NewCompensation | None:
-        """What is put on record; None if it is there. The same function with the same arguments undoes the same thing."""
+    def _undo_row(self, call: str, data: bytes, known: str) -> NewCompensation | Future[None] | None:
+        """
+        What is put on record; None if it is there, and what to wait for while another thread or task puts it there. The same function
+        with the same arguments undoes the same thing.
+        """
         job, inside = self._active.job, _inside.get()
         with self._lock:
             if known in self._undoing:
                 return None
-            if len(self._undoing) >= MOST_COMPENSATIONS:
+            if known in self._undoing_soon:
+                return self._undoing_soon[known]
+            if len(self._undoing) + len(self._undoing_soon) >= MOST_COMPENSATIONS:
                 message = (
                     f"expected a job to register at most {MOST_COMPENSATIONS:,} functions that undo it, got: another one of {self._job.kind}. "
                     "It is not registered. Let one function undo several things, or enqueue a job for each of them."
@@ -375,12 +389,27 @@ class OnRecord:
                 raise PermanentFailure(message, error_class="code_error")
             self._places_taken += 1
             place = self._places_taken
+            self._undoing_soon[known] = Future()
         return NewCompensation(job.id, job.token, job.made, place, call, data, known, inside[-1] if inside else None)
 
-    def _call_data(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    @contextmanager
+    def _registering(self, known: str, row: NewCompensation) -> Iterator[None]:
+        """Others who want the same wait until it is on record, or could not be put there."""
+        try:
+            yield
+            self._undoing[known] = row.place
+        finally:
+            with self._lock:
+                waited_for = self._undoing_soon.pop(known)
+            waited_for.set_result(None)
+
+    def _call_data(self, call: str, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments as they are stored; what cannot be stored is refused before anything is done."""
         try:
-            kept: Kept = self._job.home.codec.keep({"args": [*args], "kwargs": kwargs})
+            whole: dict[str, Any] = {"args": [*args], "kwargs": kwargs}
+            if is_main(call):  # which another program has, too
+                whole["program"] = program()
+            kept: Kept = self._job.home.codec.keep(whole)
             lacks = kept.lacks(self._classes(fn)) if kept.classes else []
             if lacks:
                 why = f"a value of {' and '.join(lacks)}, whose class no parameter of {name_of(fn)} names. Annotate it."

@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
@@ -28,8 +29,8 @@ from outlast.calls.drivers import afall_back, arun, fall_back, run
 from outlast.calls.records import Context, Notes
 from outlast.calls.state import Call, current_work, gave_up, latest, running
 from outlast.errors import AttemptTimeoutError, PermanentFailure, TemporaryFailure, TotalTimeoutError
-from outlast.isolation.threads import ThreadAttempt
 from outlast.jobs import outcome
+from outlast.jobs.inside import Inside, watch_executor
 from outlast.jobs.outcome import Ending, When
 from outlast.kernel.clock import REAL, Stop, here, stopping
 from outlast.kernel.frames import stack_of, traceback_of
@@ -80,6 +81,10 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_once(fn: Callable[..., object], *args: Any) -> None:
+    fn(*args)
 
 
 class Kind:
@@ -134,6 +139,7 @@ class ActiveJob:
         "gone",
         "halt",
         "held",
+        "inside",
         "job",
         "kept",
         "kind",
@@ -149,6 +155,7 @@ class ActiveJob:
         "task",
         "tenure",
         "timer",
+        "waits",
         "why",
     )
 
@@ -175,6 +182,8 @@ class ActiveJob:
         self.seat: Callable[[], object] | None = None  # called when it has a slot again
         self.tenure: Any = None
         self.kept: OnRecord | None = None  # of jobs whose code has asked for it
+        self.inside: Inside | None = None  # the other threads of its code, if there were any
+        self.waits: outcome.ToQueue | None = None  # what its code was left for, or has caught
         # Of jobs of our own. What ends with this error was decided when its code has asked (`follows`):
         self.decided: tuple[BaseException, float | StopReason] | None = None
         self.halt: Callable[[], object] | None = None  # called when the worker ends: it comes to a halt by itself
@@ -232,6 +241,16 @@ class ActiveJob:
                     self.kept = OnRecord(self)
         return self.kept
 
+    def watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, for another thread of its code: how long it runs is known here."""
+        if self.kind.declared.ends_itself:  # which sees to its threads itself
+            return fn
+        if self.inside is None:
+            with _making:
+                if self.inside is None:
+                    self.inside = Inside()
+        return self.inside.watched(fn)
+
     @property
     def finishing(self) -> bool:
         """Whether a transaction of its own code may decide how it ends."""
@@ -271,6 +290,7 @@ class ActiveJob:
         if self.kind.declared.ends_itself or self.over or self.why is not None or self.finishing:
             return
         if outcome.for_the_queue(self.job, self.kind.policy, seconds):
+            self.waits = outcome.ToQueue(seconds, last)
             raise outcome.ToQueue(seconds, last)
 
     @property
@@ -345,7 +365,14 @@ class JobCall(Call):
             return False
         return super().covers(error)
 
+    def begin(self) -> float | None:
+        inside = self.active.inside
+        if self.number and inside is not None and inside.running:  # code of the attempt before
+            self._end_with_last("still_running")
+        return super().begin()
+
     def failed(self, error: Exception) -> float | None:
+        self.active.waits = None  # the code is called anew, or the job fails with this
         if self.active.kept is not None:
             self.active.kept.raised = True
         if not isinstance(error, NoFailure) and self._has_ended():
@@ -447,6 +474,7 @@ class JobRunner:
         self.app = app
         self.monotonic = clock.monotonic
         self.loop = asyncio.get_running_loop()
+        watch_executor(self.loop)
         self.left = left
         self.returned = returned
         self._clock = clock
@@ -595,12 +623,12 @@ class JobRunner:
             if kind.timeout is not None:
                 self._judge_time(active)
         except BaseException as error:  # noqa: BLE001 - the attempt's end, whatever it is
-            if active.kept is None:
+            if active.kept is None and active.inside is None:
                 self._fail(active, error)
             else:
                 await self._settle(active, error, None)
             return
-        if active.kept is None:
+        if active.kept is None and active.inside is None:
             self._succeed(active, stored)
         else:
             await self._settle(active, None, stored)
@@ -620,22 +648,28 @@ class JobRunner:
             if kind.timeout is not None:
                 self._judge_time(active)
         except BaseException as error:  # noqa: BLE001 - as above
-            if active.kept is None:
+            if active.kept is None and active.inside is None:
                 self._fail(active, error)
             else:
                 await self._settle(active, error, None)
             return
-        if active.kept is None:
+        if active.kept is None and active.inside is None:
             self._succeed(active, stored)
         else:
             await self._settle(active, None, stored)
 
     async def _settle(self, active: ActiveJob, error: BaseException | None, stored: bytes | None) -> None:
-        """The end of an attempt that has put something on record."""
+        """The end of an attempt that has put something on record, or has used other threads."""
         try:
-            stored, error = await active.durably().aend(stored, error)
+            if active.kept is not None:
+                stored, error = await active.kept.aend(stored, error)
         except BaseException as broken:  # noqa: BLE001 - it must have an end
             error = error or broken
+        if self._goes_on(active, error):
+            ended = begun_in_thread(active.inside.join, left=True)  # type: ignore[union-attr]
+            while not ended.done():
+                with suppress(asyncio.CancelledError):  # it is over anyway, and its threads are not
+                    await asyncio.wait([ended])
         if error is None:
             self._succeed(active, stored)
         else:
@@ -687,18 +721,27 @@ class JobRunner:
                 _refuse_awaitable(result, job.kind)
             stored = None if result is None else kind.declared.encode_result(result)
         except BaseException as error:  # noqa: BLE001 - the loop decides
-            self._wait_for_thread(active, error)
+            self._wait_for_threads(active, error)
             return (None, error) if active.kept is None else active.kept.end(None, error)
-        return (stored, None) if active.kept is None else active.kept.end(stored, None)
+        came: Came = (stored, None) if active.kept is None else active.kept.end(stored, None)
+        self._wait_for_threads(active, came[1])
+        return came
 
-    def _wait_for_thread(self, active: ActiveJob, error: BaseException) -> None:
-        """A thread of the job's own guard may go on after its time: it is the job that still runs."""
-        thread = None if active.call is None else active.call.thread
-        if not isinstance(error, AttemptTimeoutError | TotalTimeoutError):
-            return
-        if isinstance(thread, ThreadAttempt) and thread.running:
-            self.loop.call_soon_threadsafe(self._overdue, active, error)
-            thread.join()
+    def _wait_for_threads(self, active: ActiveJob, error: BaseException | None) -> None:
+        if self._goes_on(active, error, self.loop.call_soon_threadsafe):
+            active.inside.join()  # type: ignore[union-attr]
+
+    def _goes_on(self, active: ActiveJob, error: BaseException | None, call: Callable[..., object] = _at_once) -> bool:
+        """
+        Whether an attempt that has not succeeded goes on in other threads of its code: it is the job that still runs. Then its
+        end goes on record, and nobody begins it, or undoes it, before they have ended.
+        """
+        if active.inside is None or (error is None and active.why is None and active.waits is None):
+            return False
+        if not active.inside.close():
+            return False
+        call(self._overdue, active, error or active.waits or InterruptedError())
+        return True
 
     def _came_back(self, burst: list[tuple[ActiveJob, Came | BaseException]]) -> None:
         for active, came in burst:
@@ -724,6 +767,14 @@ class JobRunner:
         call, why = active.call, None if committed else active.why
         if why == "timeout" or (why is not None and call is not None and call.reason == "shutdown"):
             self._fail(active, InterruptedError())  # what comes after its time, or because it was to stop, is no result
+            return
+        if active.waits is not None and not committed:
+            warn(
+                "the code of the job %s (%s) has caught what was to leave it, and returned: it waits in the queue for %g s, and what "
+                "it returned is discarded. Let BaseException through",
+                *(active.job.id, active.job.kind, active.waits.delay),
+            )
+            self._fail(active, active.waits)
             return
         end = outcome.succeeded(active.job, active.when(self.monotonic()), stored, active.kind.unique_for_us)
         if committed and active.kept is not None:
@@ -887,7 +938,7 @@ class JobRunner:
         else:
             self._overdue(active, None)
 
-    def _overdue(self, active: ActiveJob, error: Exception | None) -> None:
+    def _overdue(self, active: ActiveJob, error: BaseException | None) -> None:
         """It goes on although it was given up: its end is recorded, and nobody begins it before it has ended."""
         if active.over or active.gone:
             return
@@ -896,7 +947,7 @@ class JobRunner:
             return
         self._end_running(active, error)
 
-    def _look_at(self, active: ActiveJob, kept: OnRecord, error: Exception | None, *, told: bool = False) -> None:
+    def _look_at(self, active: ActiveJob, kept: OnRecord, error: BaseException | None, *, told: bool = False) -> None:
         """
         Its row may be locked by its own transaction: how that ends is asked when its code has ended. If it was rolled
         back, and the code goes on, it is like all others.
@@ -924,12 +975,14 @@ class JobRunner:
 
         begun_in_thread(kept.status).add_done_callback(seen)
 
-    def _end_running(self, active: ActiveJob, error: Exception | None) -> None:
+    def _end_running(self, active: ActiveJob, error: BaseException | None) -> None:
         self._end(active, _still_running(self._surely_failed(active, error or TimeoutError(), still=True)))
+        late = active.why == "timeout" or error is None or isinstance(error, AttemptTimeoutError | TotalTimeoutError)
         warn(
-            "the job %s (%s) still runs although its time is up; its slot stays taken, and it is not begun again before it has ended",
+            "the job %s (%s) still runs %s; its slot stays taken, and it is not begun again before it has ended",
             active.job.id,
             active.job.kind,
+            "although its time is up" if late else "in another thread, although its function has ended",
         )
 
 

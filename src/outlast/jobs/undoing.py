@@ -12,8 +12,10 @@ could not be undone keeps none of the others from it. The job's own end is never
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from inspect import isasyncgen, isgenerator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast import presets
@@ -23,7 +25,7 @@ from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import LeaseLost, PermanentFailure, TemporaryFailure
 from outlast.jobs import telling
 from outlast.jobs.outcome import POISON, Ending, follows
-from outlast.jobs.places import NotFound, found_at
+from outlast.jobs.places import NotFound, found_at, is_main, program
 from outlast.jobs.running import UNDERWAY
 from outlast.kernel.clock import REAL, ahead_us, here
 from outlast.kernel.log import warn
@@ -31,7 +33,7 @@ from outlast.kernel.redact import error_text
 from outlast.pipeline.engine.attempts import failure_of
 from outlast.pipeline.stages import annotations_of
 from outlast.policy import plain
-from outlast.settings.callables import kind_of
+from outlast.settings.callables import PLAIN, awaitable, kind_of
 from outlast.store.codec import Lost, types_in
 from outlast.store.compensations import CompensationEnd
 from outlast.store.records import DeadLetterRow, to_us
@@ -258,12 +260,25 @@ class Undoer:
         """All that is left of a job, until something has to wait."""
         try:
             for one in job.left:
-                if self._ends or not await self._undo_one(tenure, job, one):
+                if self._ends or not await self._surely_undone(tenure, job, one):
                     break
         except LeaseLost:
             warn("the job %s (%s) is undone by somebody else", job.id, job.kind)
             return
+        except BaseException:  # whatever it is: no other worker looks at what one has that lives
+            await in_thread(partial(self._give_back, tenure, job))
+            raise
         await in_thread(partial(self._give_back, tenure, job))
+
+    async def _surely_undone(self, tenure: Tenure, job: UndoneJob, one: CompensationRecord) -> bool:
+        """As `_undo_one`. If that fails itself, another worker may know better: it waits, and that is on record."""
+        try:
+            return await self._undo_one(tenure, job, one)
+        except LeaseLost:
+            raise
+        except Exception as broken:  # noqa: BLE001 - nothing here may keep the others from being undone
+            missing = NotFound(f"{type(broken).__name__} was raised around it")
+            return (await self._write(tenure, job, one, not_found(one, missing))).state != "due"
 
     def _give_back(self, tenure: Tenure, job: UndoneJob) -> None:
         try:
@@ -281,7 +296,7 @@ class Undoer:
                 return end.state != "due"
             one = one._replace(state="due", crashes=one.crashes + 1)
         try:
-            fn = await in_thread(partial(found_at, one.call))
+            fn = await in_thread(partial(self._found, job, one))
         except NotFound as missing:
             return (await self._write(tenure, job, one, not_found(one, missing))).state != "due"
         begin = partial(
@@ -309,6 +324,17 @@ class Undoer:
             end = judged(one, failure, ending)
         return (await self._write(tenure, job, one, end)).state != "due"
 
+    def _found(self, job: UndoneJob, one: CompensationRecord) -> Any:
+        fn = found_at(one.call)
+        if is_main(one.call):
+            try:
+                of = self._codec.bring_back(one.arguments, self._classes(job.kind, fn)).get("program")
+            except Exception:  # noqa: BLE001 - perhaps of a function of this name in another program
+                of = None
+            if of is None or of != program():
+                raise NotFound(f"{one.call} is the one of {of or 'another program'}, and this program is another one")
+        return fn
+
     async def _called(
         self, tenure: Tenure, job: UndoneJob, one: CompensationRecord, fn: Callable[..., Any]
     ) -> BaseException | None:
@@ -319,7 +345,10 @@ class Undoer:
                 await fn(*kept["args"], **kept["kwargs"])
             else:
                 # It is left behind if the worker does not wait for it any longer.
-                await begun_in_thread(lambda: fn(*kept["args"], **kept["kwargs"]), left=True)
+                result = await begun_in_thread(lambda: fn(*kept["args"], **kept["kwargs"]), left=True)
+                generator = isgenerator(result) or isasyncgen(result)
+                if generator or (result.__class__ not in PLAIN and awaitable(result)):
+                    _refuse_unfinished(result, one.call)
         except Lost as lost:
             return PermanentFailure(f"the arguments of {one.call} cannot be had: {lost}", error_class="code_error")
         except asyncio.CancelledError as cancelled:
@@ -361,6 +390,15 @@ class Undoer:
                 if isinstance(error, LeaseLost) or tenure.over or tenure.give_up.is_set():
                     raise
             REAL.clock.sleep(_PAUSE)
+
+
+def _refuse_unfinished(result: Any, call: str) -> None:
+    """What it returned would have had to be awaited, or gone through: nothing was undone."""
+    with suppress(Exception):  # not everything of that kind can be closed
+        result.close()
+    what = "something to await: declare it with `async def`" if awaitable(result) else "a generator, which was not run"
+    message = f"{call} has undone nothing: it is no coroutine function, and returned {what}"
+    raise PermanentFailure(message, error_class="code_error")
 
 
 def _letter(job: UndoneJob, one: CompensationRecord, end: CompensationEnd) -> DeadLetterRow:

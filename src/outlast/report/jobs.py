@@ -95,7 +95,7 @@ class JobView(NamedTuple):
     def undoing(self) -> Iterator[tuple[CompensationRecord, str]]:
         """What undoes it, each with how far that is, for people."""
         for one in self.compensations:
-            said = one.status(self.job.status).replace("_", " ")
+            said = "completed by hand" if one.by_hand else one.status(self.job.status).replace("_", " ")
             if said == "running" and self.worker is None:
                 said = "begun, its worker is gone"
             yield one, f"{said}, before the requeue" if one.closed else said

@@ -61,7 +61,7 @@ class NewCompensation(NamedTuple):
 class CompensationRecord(NamedTuple):
     """
     What undoes a part of a job, as it is on record. `attempt` is the one of the job that has registered it; `unknown` is how
-    often a worker was at it that did not find the function.
+    often a worker was at it that did not find the function; `by_hand`: it has failed, and somebody has put its dead letter away.
     """
 
     place: int
@@ -85,11 +85,14 @@ class CompensationRecord(NamedTuple):
     error_class: str | None
     stop_reason: StopReason | None
     letter: str | None
+    by_hand: bool = False
 
     def status(self, job: str) -> CompensationStatus:
         """What it is for people, given the status of its job."""
         if self.state == "registered":
             return "pending" if job == "failed" else "not_needed" if job == "succeeded" else "registered"
+        if self.by_hand:
+            return "completed"
         return {"due": "pending", "running": "running", "undone": "completed", "failed": "failed"}[self.state]  # type: ignore[return-value]
 
 
@@ -148,7 +151,9 @@ class Compensations:
         """All that undoes a job, or did, in the order in which it was registered."""
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_ROW} from outlast_compensations where app = ? and job = ? order by place", self.app, job
+                f"select {_ROW}, {_HAND} from outlast_compensations where app = ? and job = ? order by place",
+                self.app,
+                job,
             )
         return [_record(row) for row in rows]
 
@@ -208,7 +213,7 @@ class Compensations:
 
     def _left(self, tx: Transaction, job: int, state: str) -> list[CompensationRecord]:
         rows = tx.rows(
-            f"select {_ROW} from outlast_compensations where app = ? and job = ? and state in {OPEN} order by place desc",
+            f"select {_ROW}, {_HAND} from outlast_compensations where app = ? and job = ? and state in {OPEN} order by place desc",
             *(self.app, job),
         )
         return [one for one in map(_record, rows) if state == "failed" or one.state != "registered"]
@@ -358,10 +363,10 @@ class Compensations:
             if found is None or found[0] not in {"failed", "cancelled"}:
                 return 0
             which = "('failed', 'registered')" if found[0] == "cancelled" else "('failed')"
-            # What was undone by hand counts as undone.
+            # Also what somebody has called undone by hand: to undo it once more does no harm.
             done = tx.execute(
                 "update outlast_compensations set state = 'due', due = null, attempts = 0, crashes = 0, unknown = 0, previous = null, ended = null "
-                f"where app = ? and job = ? and not closed and state in {which} and not ({_BY_HAND})",
+                f"where app = ? and job = ? and not closed and state in {which}",
                 *(self.app, id),
             ).rowcount
             if done:
@@ -369,13 +374,14 @@ class Compensations:
         return int(done)
 
 
-def close_round(tx: Transaction, app: str, job: int, state: str) -> bool:
+def close_round(tx: Transaction, app: str, job: int, state: str, *, from_start: bool = False) -> bool:
     """
     A job is requeued: what it has undone is a matter of the past, and so are the results of all steps that may have used it. Whether
-    there were such steps. `StoreRefused` while something is left to be undone.
+    there were such steps. `StoreRefused` while something is left to be undone; `from_start` also while something of a cancelled job
+    stands, of which nobody would know once its steps are forgotten.
     """
     rows = tx.rows(
-        f"select place, state, step, call, letter, case when {_BY_HAND} then 1 else 0 end from outlast_compensations "
+        f"select place, state, step, call, letter, {_HAND} from outlast_compensations "
         "where app = ? and job = ? and not closed order by place",
         *(app, job),
     )
@@ -385,6 +391,12 @@ def close_round(tx: Transaction, app: str, job: int, state: str) -> bool:
             message = (
                 f"expected what job {job} has done to be undone before it is done again, got: {call} is still to be called. A worker "
                 f"that knows this kind of job does that; outlast jobs show {job} says how far it is."
+            )
+            raise StoreRefused(message, error_class="data_error")
+        if now == "registered" and from_start:
+            message = (
+                f"expected what job {job} has done to be undone before all of it is done again, got: it was cancelled, and what {call} would "
+                f"undo stands. Have it undone first: outlast jobs undo {job}. Or requeue it without from_start: it goes on where it was."
             )
             raise StoreRefused(message, error_class="data_error")
         if now == "failed" and not by_hand:
@@ -420,11 +432,12 @@ def outlived() -> str:
     )
 
 
-# Somebody has put the dead letter away, or it is gone: it was undone by hand.
+# Somebody has put the dead letter away, or it is gone since: it was undone by hand. Retention leaves such letters alone (`put_away`).
 _BY_HAND = (
     "outlast_compensations.letter is not null and not exists (select 1 from outlast_dead_letters stands where stands.id = outlast_compensations.letter "
     "and stands.status in ('open', 'replaying'))"
 )
+_HAND = f"case when state = 'failed' and {_BY_HAND} then 1 else 0 end"
 TO_BE_UNDONE = (
     "state in ('failed', 'cancelled') and id in (select job from outlast_compensations undo where undo.app = ? "
     f"and undo.state in {OPEN}) and (state = 'failed' or exists (select 1 from outlast_compensations asked "
@@ -441,4 +454,4 @@ def _due(now: str) -> str:
 
 def _record(row: Any) -> CompensationRecord:
     found = CompensationRecord(*row)
-    return found._replace(arguments=bytes(found.arguments), closed=bool(found.closed))
+    return found._replace(arguments=bytes(found.arguments), closed=bool(found.closed), by_hand=bool(found.by_hand))

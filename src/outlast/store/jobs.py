@@ -558,7 +558,7 @@ class Jobs(Finishing):
                 )
                 raise StoreRefused(message, error_class="data_error")
             self._refuse_taken(tx, id, kind, key)
-            undone = compensations.close_round(tx, self.app, id, state)
+            undone = compensations.close_round(tx, self.app, id, state, from_start=from_start)
             try:
                 tx.execute(
                     f"update outlast_jobs set state = '{to}', token = token + {int(worker is None)}, due = ?, attempts = 0, crashes = 0, began = null, "

@@ -292,9 +292,13 @@ class Letters:
         return [id for chunk in chunks for id in self._move(chunk, from_, to, reason)]  # noqa: A001
 
     def put_away(self, before: datetime, reason: str, *, limit: int) -> list[str]:
-        """Archive open letters to which nothing has happened since then, at most so many; their ids."""
+        """
+        Archive open letters to which nothing has happened since then, at most so many; their ids. Not those of what could not be
+        undone: it still stands, and a letter that is put away says that somebody has undone it.
+        """
         rows = self._database.rows(
-            "select id from outlast_dead_letters where app = ? and status = 'open' and moved < ? order by moved, id limit ?",
+            "select id from outlast_dead_letters where app = ? and status = 'open' and moved < ? and kind <> 'compensation' "
+            "order by moved, id limit ?",
             *(self.app, to_us(before), limit),
         )
         chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
