@@ -43,7 +43,7 @@ def trials(store: str, way: str, count: int, seed: int, folder: Path) -> tuple[l
             return prepared(folder / f"{name}.db") if server is None else server.dsn
 
         os.environ["SAGA_FAILS"] = "1"
-        _, met = sagas.trial(folder / "whole", address("whole"), f"whole {way}", way, None)
+        _, met, _ = sagas.trial(folder / "whole", address("whole"), f"whole {way}", way, None)
         for number in range(count):
             found, done = sagas.storm(folder / str(number), address(str(number)), f"{way} {number}", way, met, dice)
             kills += done

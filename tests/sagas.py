@@ -6,7 +6,7 @@ that registers what undoes it.
 
 Its last step fails for good, so that all that was done is undone. Each trial runs it in a process of its own, which kills
 itself at one boundary: before or after a write to the store, before or after what a step or its compensation does. Another
-process goes on with it, to the end. `faults` compares what was done, which is in a ledger, with what is on record. The
+process goes on with it, to the end; now and then it is killed as well. `faults` compares what was done, which is in a ledger, with what is on record. The
 boundaries that one trial has met are those that the next ones are killed at, so that none is forgotten.
 """
 
@@ -94,7 +94,7 @@ def undo(name, id):
 # What a process does to its store in a run; each call is two boundaries.
 WRITES = (
     "open_run take_run set_run recover_steps reset_steps begin_step succeed_step fail_attempt add_events drop_lease "
-    "enqueue turn register_worker put_results claim_undoing begin_compensation end_compensation release_held"
+    "enqueue turn take_lease tell_worker put_results claim_undoing begin_compensation end_compensation release_held"
 ).split()
 _met: list[str] = []
 _lock = threading.Lock()
@@ -125,9 +125,7 @@ def noted(deed: str, name: str, which: str | None = None) -> str:
 def watched() -> None:
     """Every write to the store is two boundaries."""
     for name in WRITES:
-        plain = getattr(Store, name, None)
-        if plain is None:
-            continue
+        plain = getattr(Store, name)  # a name that the store does not have is a mistake of this list
 
         def call(self, *args, __plain=plain, __name=name, **kwargs):
             point(f"before {__name}")
@@ -185,13 +183,15 @@ class Trial:
             flow.run(run_key=KEY, app=app, check=False)
         else:
             flow.enqueue(run_key=KEY, app=app, unique_key=KEY)
-            if app.work(
-                until_idle=True
-            ).later:  # after a second crash it waits for half a minute; a third one is its end
-                due = "update outlast_jobs set due = 0 where app = ? and state = 'waiting'"
-                app.store._database.written(due, self.app)
-                app.work(until_idle=True)
+            self.worked(app)
         app.store.close()
+
+    def worked(self, app) -> None:
+        """Do the jobs; after a second crash one waits for half a minute, a third one is its end."""
+        if app.work(until_idle=True).later:
+            due = "update outlast_jobs set due = 0 where app = ? and state = 'waiting'"
+            app.store._database.written(due, self.app)
+            app.work(until_idle=True)
 
     def result(self):
         app = self.home()
@@ -212,7 +212,7 @@ class JobTrial(Trial):
         job = saga_jobs.declared(app)
         if not [*app.jobs.find()]:
             job.enqueue()
-        app.work(until_idle=True)
+        self.worked(app)
         app.store.close()
 
     def result(self):
@@ -339,29 +339,58 @@ def prepare(folder: Path) -> None:
     Path("saga_steps.py").write_text(FUNCTIONS)
 
 
-def trial(folder: Path, store: str, app: str, how: str, at: str | None) -> tuple[list[str], list[str]]:
-    """What is wrong after a kill at this boundary, and the boundaries that were met."""
+# Boundaries of the process that goes on at which it is killed as well: while it does steps, and while it undoes them.
+AGAIN = {
+    "direct": ("after begin_step 1", "before undo left_1 1"),
+    "job": ("after begin_step 1", "before undo left_1 1"),
+    "steps": ("after put_results 1", "before undo book 1"),
+}
+EVERY = 7  # so many boundaries are met before another one is such a case
+
+
+def is_a_look(at: str) -> bool:
+    """Whether a worker looks for jobs there: how often it does differs, so its last look may be another run's last but one."""
+    return at.split()[1] == "turn"
+
+
+def trial(
+    folder: Path, store: str, app: str, how: str, at: str | None, again: str | None = None
+) -> tuple[list[str], list[str], list[str]]:
+    """
+    What is wrong after a kill at this boundary, and one of the process that goes on at `again` if it comes there; the
+    boundaries that were met without a kill; and those at which a process was killed.
+    """
     prepare(folder)
     one = (JobTrial if how == "steps" else Trial)(store, app, how)
     code, met = in_child(one.go, at)
     if at is None:
-        return ([] if code == 0 else [f"ended with {code}"]), met
+        return ([] if code == 0 else [f"ended with {code}"]), met, []
     if code != -signal.SIGKILL:
-        # How often a worker looks for jobs differs: it came to its end before that boundary.
-        return (
-            [] if code == 0 and ("turn" in at or "claim" in at) else [f"was not killed at {at}, but ended with {code}"]
-        ), met
-    before, known = one.result()
-    snapshots = [(known, len(ledger()))]
-    if before is not None and before.status == "failed":  # the end was on record: to run it again is a new round
-        wrong = job_faults(snapshots, before) if how == "steps" else faults(snapshots, before, known)
-        return [f"killed at {at}: {fault}" for fault in wrong], []
-    code, _ = in_child(one.go)
-    if code != 0:
-        return [f"after a kill at {at} it ended with {code}"], []
+        missed = [] if code == 0 and is_a_look(at) else [f"was not killed at {at}, but ended with {code}"]
+        return missed, met, []
+    killed, snapshots = [at], []
+    for boundary in (None,) if again is None else (again, None):
+        before, known = one.result()
+        snapshots.append((known, len(ledger())))
+        if before is not None and before.status == "failed":  # the end was on record: to run it again is a new round
+            return _told(killed, _wrong(how, snapshots, before, known)), [], killed
+        code, _ = in_child(one.go, boundary)
+        if code not in (0, -signal.SIGKILL) or (code and boundary is None):
+            return [f"after a kill at {killed} it ended with {code}"], [], killed
+        if code:
+            killed.append(str(boundary))
+        else:
+            break
     after, rows = one.result()
-    wrong = job_faults(snapshots, after) if how == "steps" else faults(snapshots, after, rows)
-    return [f"killed at {at}: {fault}" for fault in wrong], []
+    return _told(killed, _wrong(how, snapshots, after, rows)), [], killed
+
+
+def _wrong(how: str, snapshots, after, rows) -> list[str]:
+    return job_faults(snapshots, after) if how == "steps" else faults(snapshots, after, rows)
+
+
+def _told(killed: list[str], wrong: list[str]) -> list[str]:
+    return [f"killed at {killed}: {fault}" for fault in wrong]
 
 
 def storm(folder: Path, store: str, app: str, how: str, met: list[str], dice) -> tuple[list[str], int]:
@@ -396,14 +425,19 @@ def main(how: str, store: str, folder: str) -> None:
     os.environ["SAGA_FAILS"] = "1"
     sys.path.insert(0, str(Path(__file__).parent))
     base = Path(folder).resolve()
-    wrong, met = trial(base / "whole", store, f"whole {how}", how, None)
+    wrong, met, _ = trial(base / "whole", store, f"whole {how}", how, None)
     say(*wrong)
+    kills = twice = looks = 0
     for number, at in enumerate(met):
         place = base / f"trial-{number}"
         address = store if "://" in store else prepared(base / f"{number}.db")
-        found, _ = trial(place, address, f"{how} {number}", how, at)
+        again = AGAIN[how][number // EVERY % 2] if number % EVERY == 0 else None
+        found, _, killed = trial(place, address, f"{how} {number}", how, at, again)
         say(*found)
-    say(f"{len(met)} boundaries")
+        kills += bool(killed)
+        twice += len(killed) > 1
+        looks += not killed and is_a_look(at)
+    say(json.dumps({"boundaries": len(met), "kills": kills, "looks that did not come": looks, "killed again": twice}))
 
 
 def say(*lines: str) -> None:

@@ -76,7 +76,7 @@ def test_what_is_on_record_is_on_the_page(app):
         end(first, "ready", "failed", error_class="database_error", error_type="OperationalError", error="locked")
     )
     hands.finish(
-        end(second, "failed", error_class="validation_error", error_type="V", error="no", stop_reason="permanent")
+        end(second, "failed", error_class="invalid_output", error_type="V", error="no", stop_reason="permanent")
     )
     hands.finish(*(end(job) for job in rest))
     hands.succeed()
