@@ -104,11 +104,7 @@ def test_every_schedule_grows_and_every_one_but_tiered_is_jittered():
     assert grows == dict.fromkeys(every, True)
     assert min(len(waits) for waits in schedules.values()) == 2  # there is something to grow in each
     spread = {name: {d.min < d.max for d in waits} for name, waits in schedules.items()}
-<<<<<<< HEAD
-    assert spread == {key: {True} for key in every} | {"tiered": {False}}
-=======
     assert spread == {name: {name != "tiered"} for name in every}
->>>>>>> mend4
 
 
 # --- which errors -------------------------------------------------------------------------------------------------------
