@@ -128,7 +128,10 @@ def test_what_must_not_be_done_twice_is_not_begun_again_after_a_crash(held, app)
     assert notes(held.root) == ["does first", "begins second", "undoes first"]
     touch(held, "go second")
     done = flow.run(run_key="a", app=app, from_step="second")
-    assert (done.status, notes(held.root)[3:]) == ("completed", ["does first", "begins second", "ends second", "does last"])
+    assert (done.status, notes(held.root)[3:]) == (
+        "completed",
+        ["does first", "begins second", "ends second", "does last"],
+    )
 
 
 FAILS = """\

@@ -135,8 +135,10 @@ def test_a_number_that_the_server_would_round_is_refused_with_the_way_out(mariad
     ):
         assert wrong(there(mariadb), query)[:2] == (
             "validation_error",
-            "expected columns that come as they are kept, got of type FLOAT, of which MySQL sends six digits: part, fixed; "
-            "write cast(part as double) in query",
+            (
+                "expected columns that come as they are kept, got of type FLOAT, of which MySQL sends six digits: part, fixed; "
+                "write cast(part as double) in query"
+            ),
         )
     rows = extract(
         mariadb, "select cast(part as double) as part, cast(0.1 as double) + 0.2e0 as more from floats order by id"

@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from outlast.components.deadline import Late
 from outlast.components.reaching import failure
 from outlast.components.reading import missing
 from outlast.components.sql import said
 from outlast.components.steps.doing import invalid, names_of
-from outlast.components.deadline import Late
 from outlast.components.tables import cell_for
 from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.kernel.redact import sanitise

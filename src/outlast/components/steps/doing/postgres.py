@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
+from outlast.components.deadline import Late
 from outlast.components.reaching import conninfo, failure
 from outlast.components.reading import missing
 from outlast.components.sql import said
 from outlast.components.steps.doing import columns_of, invalid, listed, names_of, row_at
-from outlast.components.deadline import Late
 from outlast.components.tables import cell_for, kind_of_column
 from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure
 from outlast.verdicts import classify

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 _CHUNK = 2048  # rows that go in, or come out, at a time
 _DEEPEST = 30  # levels of lists and mappings in a value
 _LARGEST = 256_000_000  # bytes of texts, bytes, lists and mappings in all rows together
-_PLACE, _EMPTY, _NUMBER = 8, 56, 32  # bytes that Python has for an element of a list, beside it; for an empty list; for a number
+_PLACE, _EMPTY, _NUMBER = (
+    8,
+    56,
+    32,
+)  # bytes that Python has for an element of a list, beside it; for an empty list; for a number
 _AGAIN = 0.05  # seconds: what was interrupted between two statements goes on
 _LOCKED = {
     "enable_external_access": "false",
