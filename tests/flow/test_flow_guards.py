@@ -89,6 +89,25 @@ def test_a_step_in_a_process_is_dead_when_its_time_is_up(slow, app):
     assert app.store.outputs_of_step(app.store.find_run("guarded", "a").number, "a") is None
 
 
+ENDLESS = """\
+name: distances
+steps:
+  - id: far
+    component: sql.transform
+    config: {tables: {words: [{n: 200000}]}, query: "select levenshtein(repeat('x', n), repeat('y', n)) as d from words"}
+    isolation: process
+    timeout: {step_ms: 2500}
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_query_that_cannot_be_interrupted_ends_with_its_process(slow, sqlite_app):
+    """DuckDB hears of an interrupt between chunks of rows, and not in the middle of one value, which would take minutes here."""
+    result = slow.load(ENDLESS).run(run_key="a", app=sqlite_app, check=False)
+    (attempt,) = result["far"].attempts
+    assert (attempt.outcome, attempt.error_class, attempt.duration < 30) == ("timeout", "timeout", True)
+
+
 @pytest.mark.timeout(120)
 def test_a_step_in_a_thread_is_left_when_its_time_is_up(slow, app):
     """D-9: the run goes on on time; no second attempt begins beside the first; its late result is discarded."""

@@ -10,6 +10,7 @@ import pytest
 import outlast
 from outlast.kernel.clock import roll_for
 from outlast.testing import capture_events, virtual_time
+from tables import table
 
 COUNTING = """\
 import threading
@@ -138,6 +139,60 @@ def test_the_waits_of_a_flow_follow_from_the_id_of_its_run(steps, sqlite_app):
         assert time.sleeps == [policy.delay(number, roll_for(result.id, 1, "ask", "do", number)) for number in (1, 2)]
         steps.namespace().calls.clear()
     assert drawn[0] != drawn[1]
+
+
+SENDING = """\
+import outlast
+calls = []
+ERRORS = {"reset": ConnectionResetError, "late": TimeoutError, "refused": ConnectionRefusedError, "wrong": ValueError}
+
+def send(how, key):
+    calls.append(key)
+    if calls.count(key) == 1:
+        raise ERRORS[how]
+"""
+SEND = """\
+name: letters
+steps:
+  - id: send
+    component: python
+    config: {call: "MODULE:send", args: {how: HOW, key: "HOW TIMES"}}
+    idempotent: false
+    retry: {max_attempts: TIMES, initial_delay_ms: 1}
+"""
+
+
+@table(
+    ("how", "times", "stop_reason", "in_doubt"),
+    [
+        ("reset", 3, "ambiguous", True),
+        ("reset", 1, "exhausted", True),
+        ("late", 1, "exhausted", True),
+        ("refused", 1, "exhausted", False),
+        ("wrong", 3, "permanent", False),
+    ],
+)
+def test_what_may_have_been_done_is_done_again_only_by_its_name(steps, sqlite_app, how, times, stop_reason, in_doubt):
+    """With `idempotent: false` a plain second run would do twice what only seemed to fail: somebody has to look, and say so."""
+    steps.functions(SENDING)
+    text, key = SEND.replace("HOW", how).replace("TIMES", str(times)), f"{how} {times}"
+    result = steps.load(text).run(run_key=key, app=sqlite_app, check=False)
+    assert (result["send"].stop_reason, "look first whether send was done" in result.why) == (stop_reason, in_doubt)
+    if in_doubt:
+        with pytest.raises(outlast.ConfigurationError, match="Look first whether it was done"):
+            steps.load(text).run(run_key=key, app=sqlite_app)
+        assert steps.namespace().calls.count(key) == 1
+    done = steps.load(text).run(run_key=key, app=sqlite_app, from_step="send" if in_doubt else None)
+    assert (done.status, steps.namespace().calls.count(key)) == ("completed", 2)
+
+
+def test_a_step_that_may_be_done_twice_by_now_needs_no_other_word(steps, sqlite_app):
+    """What the file says now counts: somebody has looked, and changed it."""
+    steps.functions(SENDING)
+    text = SEND.replace("HOW", "reset").replace("TIMES", "1")
+    assert steps.load(text).run(run_key="a", app=sqlite_app, check=False).status == "failed"
+    done = steps.load(text.replace("idempotent: false", "idempotent: true")).run(run_key="a", app=sqlite_app)
+    assert (done.status, len(steps.namespace().calls)) == ("completed", 2)
 
 
 def test_the_last_error_is_raised_when_attempts_run_out(steps, app):

@@ -113,6 +113,25 @@ def test_what_must_not_be_done_twice_is_not_begun_again_after_a_crash(held, app)
     result = flow.run(run_key="a", app=app, check=False)
     assert (result["second"].status, result["second"].stop_reason) == ("failed", "ambiguous")
     assert notes(held.root) == ["does first", "begins second", "undoes first"]
+    assert result.why.endswith(
+        "look first whether second was done: run it again with run_key='a' and from_step='second' only if it was not, for that "
+        "does it once more"
+    )
+    for again in ({}, {"dry_run": True}, {"on_change": "redo"}):
+        with pytest.raises(outlast.ConfigurationError) as refused:
+            flow.run(run_key="a", app=app, **again)
+        assert str(refused.value) == (
+            "the run 'a' of two has failed in second, which may have been done and must not be done twice (idempotent: false). "
+            "Look first whether it was done. If it was not, or was undone by hand, from_step='second' (--from-step second) does it "
+            "again; if it was, choose another run_key, and leave out what is done."
+        )
+    assert notes(held.root) == ["does first", "begins second", "undoes first"]
+    touch(held, "go second")
+    done = flow.run(run_key="a", app=app, from_step="second")
+    assert (done.status, notes(held.root)[3:]) == (
+        "completed",
+        ["does first", "begins second", "ends second", "does last"],
+    )
 
 
 FAILS = """\

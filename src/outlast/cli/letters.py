@@ -611,6 +611,9 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
         return [f"Once the cause is gone, its flow does it again, and what needs it: {again}"]
     resume = shlex.join(["outlast", "resume", letter.item_key, *stored])
     undo = shlex.join(["outlast", "jobs", "undo", letter.item_key, *stored])
+    if letter.kind == "step" and letter.stop_reason == "ambiguous":
+        again = shlex.join(["outlast", "resume", letter.item_key, "--from-step", letter.stage, *stored])
+        return [f"Look first whether it was done. If it was not, its run does it again: {again}"]
     if letter.kind == "step":
         return [f"Once the cause is gone, its run goes on with it: {resume}"]
     archive = shlex.join(["outlast", "dlq", "archive", letter.id[:12], "--reason", "undone by hand", *stored])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outlast.flow.opening import admit, check_changed, check_from, what_again
+from outlast.flow.opening import admit, check_changed, check_doubt, check_from, what_again
 from outlast.flow.progress import DONE, compared
 from outlast.flow.record import progress_of
 from outlast.spec.manifest import Manifest, ManifestStep
@@ -162,6 +162,7 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     rows = store.flow_steps(record.number)
     changed = compared(plan.manifest, rows)
     check_changed(plan, record, changed)
+    check_doubt(plan, record, rows)
     progress = progress_of(plan.manifest, rows, record)
     done = [name for name in names if progress.state(name) in DONE]
     redo, first = what_again(store, plan, record, progress, rows, changed)

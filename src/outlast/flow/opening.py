@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError, LeaseLost, nearest
-from outlast.flow.progress import DONE, after_crash, behind, compared, for_a_new_round
+from outlast.flow.progress import DONE, after_crash, behind, compared, for_a_new_round, in_doubt
 from outlast.flow.record import progress_of, result_of_record
 from outlast.flow.steps import letter_of
 from outlast.pipeline.lease import let_go, take
@@ -89,6 +89,7 @@ def opened(store: Store, plan: FlowPlan) -> Opened | FlowResult:
     rows: list[FlowStep] = keep_trying(lambda: store.flow_steps(record.number), "the store")
     changed = compared(manifest, rows)
     check_changed(plan, record, changed)
+    check_doubt(plan, record, rows)
     if _is_over(plan, record, rows, changed):
         return result_of_record(store, plan.home.codec, record, manifest)
     lease = take(store, record)
@@ -100,6 +101,7 @@ def opened(store: Store, plan: FlowPlan) -> Opened | FlowResult:
         rows = keep_trying(lambda: store.flow_steps(record.number), "the store")
         changed = compared(manifest, rows)
         check_changed(plan, again, changed)
+        check_doubt(plan, again, rows)
         if _is_over(plan, again, rows, changed):  # another process has ended it, while its lease was waited for
             let_go(store, lease)
             return result_of_record(store, plan.home.codec, again, manifest)
@@ -254,6 +256,19 @@ def check_changed(plan: FlowPlan, record: RunRecord, changed: Changed) -> None:
     )
 
 
+def check_doubt(plan: FlowPlan, record: RunRecord, rows: list[FlowStep]) -> None:
+    """What may have been done, and must not be done twice, is done again only where somebody says so by its name."""
+    if not has_failed(record) or plan.undo_only or plan.spent:
+        return
+    chosen = {*_left_to_redo(record), *(behind(plan.manifest, [plan.from_step]) if plan.from_step is not None else ())}
+    if left := [name for name in in_doubt(plan.manifest, rows) if name not in chosen]:
+        raise ConfigurationError(
+            f"the run {record.run_key!r} of {record.pipeline} has failed in {', '.join(left)}, which may have been done and must not be "
+            f"done twice (idempotent: false). Look first whether it was done. If it was not, or was undone by hand, from_step={left[0]!r} "
+            f"(--from-step {left[0]}) does it again; if it was, choose another run_key, and leave out what is done."
+        )
+
+
 def _left_to_redo(record: RunRecord) -> list[str]:
     """What was to be done again when the run was last worked on, and has not begun to be."""
     return [*(record.identity or {}).get("redo", ())]
@@ -268,7 +283,7 @@ def to_redo(plan: FlowPlan, record: RunRecord, rows: list[FlowStep], changed: Ch
         wanted |= {*changed.other_work}
     if plan.from_step is not None:
         before = [one for one in _ancestors(manifest, plan.from_step) if not _is_done(rows, one)]
-        if before:
+        if before and plan.from_step not in in_doubt(manifest, rows):  # those are begun again with it
             are = "is" if len(before) == 1 else "are"
             raise ConfigurationError(
                 f"expected everything before {plan.from_step} to be done in the run {record.run_key!r}, got: {', '.join(before)} "

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from outlast.spec.references import parse, references_in
+from outlast.verdicts import classify
+from outlast.verdicts.rules import UNDONE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -168,6 +170,28 @@ def after_crash(row: FlowStep) -> tuple[str, str, Literal["poison", "ambiguous"]
     if row.definition["policy"].get("idempotent") is False and row.key_digest is None and row.deed == "do":
         return f"{text}: it may have been done, and must not be done twice", "worker_lost", "ambiguous"
     return text, "worker_lost", None
+
+
+def in_doubt(manifest: Manifest, rows: Iterable[FlowStep]) -> list[str]:
+    """
+    The steps of a failed run that may have been done and must not be done twice: they have failed in a way that does not
+    tell, such as by an answer that was lost, and nobody has undone them. What the file says now counts.
+    """
+    rows = list(rows)
+    once = {step.id for step in manifest.steps if step.policy.get("idempotent") is False}
+    undone = {row.step for row in rows if row.deed == "undo" and row.state == "succeeded"}
+    return [
+        row.step
+        for row in rows
+        if row.deed == "do"
+        and row.state == "failed"
+        and row.step in once - undone
+        and (row.stop_reason == "ambiguous" or _may_be_done(row.error_class))
+    ]
+
+
+def _may_be_done(error_class: str | None) -> bool:
+    return error_class not in UNDONE and classify(error_class or "unknown").category == "transient"
 
 
 # -- a run that is there already -------------------------------------------------------------------------------------------

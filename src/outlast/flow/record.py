@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outlast.flow.outputs import Outputs
-from outlast.flow.progress import DONE, Progress
+from outlast.flow.progress import DONE, Progress, in_doubt
 from outlast.flow.results import FlowResult, StepRow
 from outlast.jobs.handle import AttemptRow
 from outlast.kernel.wording import counted
@@ -166,7 +166,12 @@ def in_words(progress: Progress, status: str, key: str, letters: int = 0) -> str
         parts.append(f"undone: {', '.join(undone)}")
     if left := progress.not_undone():
         parts.append(f"could not be undone and still stands: {', '.join(left)}")
-    if status == "failed":
+    if status == "failed" and (doubt := in_doubt(progress.manifest, [*progress.do.values(), *progress.undo.values()])):
+        parts.append(
+            f"look first whether {', '.join(doubt)} was done: run it again with run_key={key!r} and from_step={doubt[0]!r} "
+            "only if it was not, for that does it once more"
+        )
+    elif status == "failed":
         parts.append(f"run it again with run_key={key!r} to try what is not done")
     elif status == "cancelled":
         standing = progress.standing()

@@ -592,7 +592,12 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
                 cancels if not report.standing else f"{cancels}{_more(report)}",
             )
     elif report.status == "failed":
-        yield "Once the cause is gone, go on:", again
+        doubt = next((step.id for step in report.steps if step.stop_reason == "ambiguous"), None)
+        if doubt is None:
+            yield "Once the cause is gone, go on:", again
+        else:
+            once_more = command("resume", key, "--from-step", doubt, *missing_params(report.given))
+            yield f"Look first whether {doubt} was done. If it was not, do it again:", once_more
         for name in report.not_undone:
             if name in {step.id for step in report.steps} and (letter := report[name].dead_letter) is not None:
                 archive = command("dlq", "archive", letter[:12], "--reason", "undone by hand")

@@ -697,7 +697,7 @@ def _header(headers: object, name: str) -> object:
 def _parsed(value: object) -> float | None:
     total_seconds = getattr(value, "total_seconds", None)
     if total_seconds is not None:
-        return max(0.0, float(total_seconds()))
+        return min(max(0.0, float(total_seconds())), LONGEST_HINT)
     text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
     try:
         seconds = float(text.strip())
@@ -721,7 +721,7 @@ def _until(text: str) -> float | None:
     except (ValueError, TypeError, IndexError, OverflowError):
         return _garbage()
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-    return max(0.0, (at - here.get().clock.now()).total_seconds())
+    return min(max(0.0, (at - here.get().clock.now()).total_seconds()), LONGEST_HINT)
 
 
 def _garbage() -> float | None:

@@ -300,13 +300,24 @@ def test_more_memory_than_allowed_is_told():
     assert classify(found[2]).category == "unclear"
 
 
-def test_more_text_than_a_step_may_put_out_is_refused(monkeypatch):
-    """Bounded by bytes as well as by rows."""
+@table(
+    "query",
+    [
+        "select repeat('x', 1000) as t from range(20)",
+        "select range(100) as t from range(20)",
+        "select {'a': range(100)} as t from range(20)",
+        "select map(range(50), range(50)) as t from range(20)",
+        "select repeat('x', 10001) as t",
+        "select repeat('x', 10001)::blob as t",
+        "select range(251) as t",
+    ],
+)
+def test_more_than_a_step_may_put_out_is_refused(monkeypatch, query):
+    """Bounded by bytes as well as by rows, a list by what Python has for it; a single value that is too large is not even fetched."""
     monkeypatch.setattr(sql, "_LARGEST", 10_000)
-    kind, message = refusal_of("select repeat('x', 1000) as t from range(20)")
-    assert (kind, message) == (
+    assert refusal_of(query) == (
         "data_error",
-        "expected query to have at most 10,000 bytes of texts, got: more; select fewer rows or columns",
+        "expected query to have at most 10,000 bytes of texts and lists, got: more; select fewer rows or columns",
     )
 
 

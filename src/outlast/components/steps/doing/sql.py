@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
 _CHUNK = 2048  # rows that go in, or come out, at a time
 _DEEPEST = 30  # levels of lists and mappings in a value
-_LARGEST = 256_000_000  # bytes of texts and bytes in all rows together
+_LARGEST = 256_000_000  # bytes of texts, bytes, lists and mappings in all rows together
+_PLACE, _EMPTY, _NUMBER = (
+    8,
+    56,
+    32,
+)  # bytes that Python has for an element of a list, beside it; for an empty list; for a number
 _AGAIN = 0.05  # seconds: what was interrupted between two statements goes on
 _LOCKED = {
     "enable_external_access": "false",
@@ -75,6 +80,13 @@ _COMES: dict[str, type | tuple[type, ...]] = {
 }
 _NESTED = ("list", "array", "struct", "map")
 _BOUNDED = ("varchar", "enum", "blob", *_NESTED)
+# How large a single value is, by the type of its column: one that is too large for all rows together is not even fetched.
+_LENGTHS = {
+    "varchar": "strlen({})",
+    "blob": "octet_length({})",
+    "list": f"len({{}}) * {_PLACE + _NUMBER}",
+    "map": f"cardinality({{}}) * {_PLACE + _NUMBER}",
+}
 # What must hold of a value that comes out as another one in silence: infinity is a day in 9999 to Python, a month has 30 days.
 _SURE = {
     **dict.fromkeys(("date", "timestamp", _ZONED), "isfinite({})"),
@@ -423,13 +435,23 @@ def _selected(
     columns = _columns(connection.execute(f"(\n{query}\n) LIMIT 0", parameters).description or [])
     places = [f"c{number}" for number in range(len(columns))]
     sure = [_SURE[kind.id].format(place) for place, (_, kind) in zip(places, columns, strict=True) if kind.id in _SURE]
+    bounds = {
+        place: f"({_LENGTHS[kind.id].format(place)} > {_LARGEST}) IS NOT TRUE"
+        for place, (_, kind) in zip(places, columns, strict=True)
+        if kind.id in _LENGTHS
+    }
     chosen = [
         # DuckDB needs another package to make a time with a zone; in UTC it is one without.
-        f"make_timestamp(epoch_us({place}))" if kind.id == _ZONED else place
+        f"make_timestamp(epoch_us({place}))"
+        if kind.id == _ZONED
+        else f"CASE WHEN {bounds[place]} THEN {place} END"
+        if place in bounds
+        else place
         for place, (_, kind) in zip(places, columns, strict=True)
     ]
     checked = f"({' AND '.join(f'({one}) IS NOT FALSE' for one in sure)})" if sure else "true"
-    wrapped = f"SELECT {checked}, {', '.join(chosen)} FROM (\n{query}\n) AS result({', '.join(places)})"
+    bounded = " AND ".join(bounds.values()) or "true"
+    wrapped = f"SELECT {checked}, {bounded}, {', '.join(chosen)} FROM (\n{query}\n) AS result({', '.join(places)})"
     return _fetched(connection.execute(wrapped, parameters), columns, config.max_rows)
 
 
@@ -471,7 +493,9 @@ def _fetched(result: Any, columns: Sequence[tuple[str, Any]], most: int) -> list
                 f"expected query to have at most {most:,} rows, got: more; select fewer, or set max_rows",
                 error_class="data_error",
             )
-        for fits, *cells in chunk:
+        for fits, is_bounded, *cells in chunk:
+            if not is_bounded:
+                raise _too_large()
             if not fits:
                 raise PermanentFailure(
                     "a value of query is none that Python has: infinity, a month of no certain length, or a part of a "
@@ -480,12 +504,16 @@ def _fetched(result: Any, columns: Sequence[tuple[str, Any]], most: int) -> list
                 )
             size += sum(_size(cells[number]) for number in bounded)
             rows.append({name: way(cell) for name, way, cell in zip(names, ways, cells, strict=True)})
-        if size > _LARGEST:
-            raise PermanentFailure(
-                f"expected query to have at most {_LARGEST:,} bytes of texts, got: more; select fewer rows or columns",
-                error_class="data_error",
-            )
+            if size > _LARGEST:
+                raise _too_large()
     return rows
+
+
+def _too_large() -> PermanentFailure:
+    return PermanentFailure(
+        f"expected query to have at most {_LARGEST:,} bytes of texts and lists, got: more; select fewer rows or columns",
+        error_class="data_error",
+    )
 
 
 def _way_out(name: str, kind: Any, *, top: bool = False) -> Callable[[Any], Any]:
@@ -516,10 +544,11 @@ def _way_out(name: str, kind: Any, *, top: bool = False) -> Callable[[Any], Any]
 
 
 def _size(value: Any) -> int:
+    """The bytes of a value: those of a text, and of a list or a mapping what Python has for it."""
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, dict):
-        return sum(_size(key) + _size(one) for key, one in value.items())
+        return _EMPTY + sum(_PLACE + _size(key) + _PLACE + _size(one) for key, one in value.items())
     if isinstance(value, list | tuple):
-        return sum(map(_size, value))
-    return 8
+        return _EMPTY + sum(_PLACE + _size(one) for one in value)
+    return _NUMBER
