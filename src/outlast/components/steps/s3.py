@@ -279,7 +279,10 @@ class WriterConfig(Config):
         Field(default_factory=dict, description="what is noted with the object; names in small letters"),
     ]
     overwrite: Annotated[
-        bool, Field(description="whether an object with other bytes, metadata or content_type may be replaced; false: it is an error")
+        bool,
+        Field(
+            description="whether an object with other bytes, metadata or content_type may be replaced; false: it is an error"
+        ),
     ] = True
     max_bytes: _MaxBytes = 100_000_000
 
