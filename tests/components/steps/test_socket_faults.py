@@ -29,7 +29,7 @@ class Subject:
     """
     A component, where its service is, and how it is reached through a proxy at a port. A fault strikes the request that has
     `when` in it. `seen` says what the service has, or what it was asked, whichever tells whether something was done twice;
-    `reset` takes it back. `outputs` are those of an attempt that nothing happens to.
+    `reset` takes it back. `outputs` are those of an attempt that nothing happens to. `limit` is the time of an attempt.
     """
 
     component: str
@@ -40,6 +40,7 @@ class Subject:
     when: bytes = b""
     seen: Callable[[], Any] = field(default=lambda: None)
     reset: Callable[[], Any] = field(default=lambda: None)
+    limit: float = 1.0
 
 
 def check_faults(
@@ -49,7 +50,7 @@ def check_faults(
     `classes` has the class of the error of each fault. `seen` has what `subject.seen` says after the attempt that failed,
     and after the two attempts of which the second succeeds.
     """
-    monkeypatch.setattr(StepContext, "remaining", lambda _: 1.0)
+    monkeypatch.setattr(StepContext, "remaining", lambda _: subject.limit)
     told = {}
     for kind in classes:
         with FaultProxy(subject.target) as proxy:
@@ -161,7 +162,7 @@ def test_s3_reader(s3, monkeypatch, size):
     config = {"connection": "@s3.reports", "key": f"struck-{size}.txt"}
     outputs = outputs_of("s3.reader", config, a_context(connection=connection(s3.port)))
     assert outputs["body"] == "x" * size
-    subject = Subject("s3.reader", config, ("127.0.0.1", s3.port), connection, outputs)
+    subject = Subject("s3.reader", config, ("127.0.0.1", s3.port), connection, outputs, limit=2.5)
     classes = CLASSES_OF_S3 if size > 5 else CLASSES_OF_S3 | {"half_close": "network_error"}
     check_faults(subject, classes, dict.fromkeys(FAULTS, (None, None)), monkeypatch)
 
@@ -182,6 +183,7 @@ def test_s3_writer(s3, monkeypatch, size):
         outputs,
         seen=lambda: s3.get(key),
         reset=lambda: outputs_of("s3.deleter", gone, a_context(connection=connection(s3.port))),
+        limit=2.5,  # all of the attempt, with the making of its client
     )
     seen = dict.fromkeys(FAULTS, (raw, raw)) | {"reset_before": (None, raw)}
     check_faults(subject, CLASSES_OF_S3 | {"half_close": "network_error"}, seen, monkeypatch)
@@ -198,6 +200,7 @@ def test_s3_deleter(s3, monkeypatch):
         {"bucket": "bucket", "key": key},
         seen=lambda: s3.get(key),
         reset=lambda: s3.put(key, b"x"),
+        limit=2.5,
     )
     faults = tuple(kind for kind in FAULTS if kind != "half_close")
     seen = dict.fromkeys(faults, (None, None)) | {"reset_before": (b"x", None)}

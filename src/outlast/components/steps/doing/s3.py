@@ -332,9 +332,9 @@ def is_there(fields: Mapping[str, Any], limit: float) -> bool:
                 raise
             return False
         except Exception:
-            if wire.is_late:
-                raise TimeoutError from None
-            raise
+            if not wire.is_late:
+                raise
+            answer = {}
     if wire.is_late:
         raise TimeoutError
     if "Name" not in answer:  # of the bucket, which the library does not miss where an answer is cut
@@ -472,7 +472,7 @@ def _refused(error: ClientError, what: str) -> OutlastError:
     if code in _DAMAGED:
         return TemporaryFailure(f"{what}: the bytes have changed on the way ({shown})", error_class="network_error")
     if code in _ELSEWHERE or 300 <= int(status or 0) < 400 or (status == 400 and _names_region(error)):
-        message = f"{what}: the store says {shown}, which means that the bucket is elsewhere; look at region and endpoint_url of the connection"
+        message = f"{what}: the store says {shown}; look at region and endpoint_url of the connection"
         return PermanentFailure(message, error_class="client_error")
     verdict = classify(error)
     message = f"{what}: the store says {shown}"
