@@ -12,7 +12,7 @@ import pytest
 import sagas
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["direct", "job"])
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
 def test_a_kill_at_any_boundary_misses_nothing_and_repeats_nothing(request, tmp_path, where, how):

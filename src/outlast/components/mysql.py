@@ -52,9 +52,9 @@ class _Timely(pymysql.Connection):  # type: ignore[misc]
 
     def _get_server_information(self) -> None:
         """The first that is read once the socket is there."""
-        self._late = Late(self._sock.fileno(), max(0.001, self._until - monotonic()))
+        self._late = Late(self._sock.fileno(), max(0.001, self._until - monotonic()))  # pyright: ignore[reportAttributeAccessIssue]
         self._late.__enter__()
-        super()._get_server_information()
+        super()._get_server_information()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _mysql(fields: Mapping[str, Any]) -> dict[str, Any]:

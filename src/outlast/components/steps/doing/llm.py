@@ -32,7 +32,7 @@ except ImportError:
     raise missing("llm.caller", "httpx", "llm") from None
 try:
     import openai
-    import openai.resources.chat.completions  # the SDK loads it with the first call, which must not be part of its time
+    import openai.resources.chat.completions  # pyright: ignore[reportUnusedImport] - else the first call loads it, in its own time
 except ImportError:
     raise missing("llm.caller", "openai", "llm") from None
 
