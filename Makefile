@@ -139,13 +139,14 @@ lint-contract:
 docs-build:
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --site-dir $(SITE)
 
+# The locks are whole, so nothing else is resolved: a new release of something that is pinned would stop pip otherwise.
 $(DEMO_ENV): | $(VENV)/bin/pip
-	$(PIP) install --require-hashes --requirement requirements/demo.txt
+	$(PIP) install --require-hashes --no-deps --requirement requirements/demo.txt
 	$(PIP) install --no-deps --no-build-isolation --no-index --editable .
 	@rm -f $(VENV)/.demo-* && touch $@
 
 $(TEST_ENV): | $(VENV)/bin/pip
-	$(PIP) install --require-hashes --requirement requirements/test.txt
+	$(PIP) install --require-hashes --no-deps --requirement requirements/test.txt
 	$(PIP) install --no-deps --no-build-isolation --no-index --editable .
 	@rm -f $(VENV)/.test-* && touch $@
 
