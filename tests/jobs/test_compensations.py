@@ -770,7 +770,7 @@ def test_a_kill_at_any_boundary_misses_nothing_and_repeats_nothing(request, tmp_
     count = json.loads(last)
     assert count["kills"] > 60  # at every boundary, but for looks that a quicker run did not take
     assert count["kills"] + count["looks that did not come"] == count["boundaries"]
-    assert count["looks that did not come"] < count["boundaries"] / 10
+    assert count["looks that did not come"] < count["boundaries"] / 4
     assert count["killed again"] > 2
 
 

@@ -27,8 +27,9 @@ COLUMNS = "id int primary key, title text not null, price numeric, at timestampt
 @pytest.fixture(scope="module")
 def rest(postgres):
     postgres.execute(
-        "create role supabase_reader",
-        "create schema other",
+        # The server serves all tests of this process, and this may be set up more than once.
+        "do $$ begin create role supabase_reader; exception when duplicate_object then null; end $$",
+        "create schema if not exists other",
         "grant select on all tables in schema public to supabase_reader",
     )
     with PostgREST(postgres.dsn, keys={KEY: None, READER: "supabase_reader"}, schemas=("public", "other")) as running:
