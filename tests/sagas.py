@@ -12,6 +12,7 @@ boundaries that one trial has met are those that the next ones are killed at, so
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -425,11 +426,30 @@ def storm(folder: Path, store: str, app: str, how: str, met: list[str], dice) ->
     return [f"killed at {told}: {fault}" for fault in faults(snapshots, after, rows, fails=fails)], kills
 
 
+def load(folder: Path, how: str, store: str) -> None:
+    """Import and compile once what each process of a trial needs, half of all that it would do: they are forked with it."""
+    if how == "steps":
+        import saga_jobs  # noqa: F401
+    else:
+        import outlast.components.steps.doing.python
+        import outlast.flow.enqueued
+        import outlast.flow.prepared
+
+        prepare(folder)
+        outlast.Flow.load("saga.yaml")
+    if "://" in store:
+        import outlast.store.postgres
+    else:
+        import outlast.store.sqlite
+    gc.freeze()
+
+
 def main(how: str, store: str, folder: str) -> None:
     """Every boundary once. What is wrong is printed, a line each, and at the end how many there were."""
     os.environ["SAGA_FAILS"] = "1"
     sys.path.insert(0, str(Path(__file__).parent))
     base = Path(folder).resolve()
+    load(base / "loaded", how, store)
     wrong, met, _ = trial(base / "whole", store, f"whole {how}", how, None)
     say(*wrong)
     kills = twice = looks = 0

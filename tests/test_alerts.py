@@ -30,9 +30,9 @@ LOCKED = {"error_class": "database_connection", "error_type": "OperationalError"
 RESET = {"error_class": "connection_reset", "error_type": "ConnectionResetError", "error": "reset"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def database(postgres_server):
-    """A database for all tests here, each with an app of its own."""
+    """A database for all tests here, each with an app of its own; tests of other modules may come between them."""
     return postgres_server.database("alerts")
 
 

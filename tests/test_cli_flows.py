@@ -9,7 +9,6 @@ import itertools
 import json
 import re
 import signal
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -47,6 +46,27 @@ def give_back(id):
     if there("stuck"):
         raise ValueError("nobody is at the desk")
     note(f"give back {id}")
+
+
+def undo_slowly(id):
+    if there("hold"):
+        print("undoing", flush=True)
+        sys.stdin.read()
+    note(f"undone {id}")
+
+
+def make(row):
+    return {"id": row["n"]}
+
+
+def drop(id):
+    if id == 1:
+        undo_slowly(id)
+    note(f"drop {id}")
+
+
+def refuse():
+    raise ValueError("no room")
 
 
 def charge(id, amount=1):
@@ -113,6 +133,38 @@ steps:
 """
 
 
+#: Both fail in their last step, and stand in what undoes the first one while there is a file `hold`.
+UNDONE = """\
+oml_version: "0.1.0"
+name: undone
+steps:
+  - id: one
+    component: python
+    config: {call: "steps:reserve"}
+    compensate: {component: python, config: {call: "steps:undo_slowly", args: {id: "${steps.one.outputs.id}"}}}
+  - id: two
+    component: python
+    config: {call: "steps:reserve"}
+    compensate: {component: python, config: {call: "steps:give_back", args: {id: "${steps.two.outputs.id}"}}}
+  - id: last
+    component: python
+    config: {call: "steps:refuse"}
+"""
+ROWS_UNDONE = """\
+oml_version: "0.1.0"
+name: undone
+steps:
+  - id: files
+    component: python
+    for_each: {items: [{n: 1}, {n: 2}, {n: 3}], key: n, concurrency: 1}
+    config: {call: "steps:make"}
+    compensate: {component: python, config: {call: "steps:drop", args: {id: "${steps.files.outputs.id}"}}}
+  - id: last
+    component: python
+    config: {call: "steps:refuse"}
+"""
+
+
 class FlowShell(Shell):
     """A folder with a pipeline file; a file in it makes its steps fail or wait."""
 
@@ -142,6 +194,20 @@ class FlowShell(Shell):
             process.kill()
             process.communicate()
         self.off("wait")
+
+    @contextlib.contextmanager
+    def undoing(self, pipeline, key="today", options=""):
+        """A run that stands in what undoes one of its steps; it is killed in the end."""
+        (self.folder / "undone.yaml").write_text(pipeline)
+        self.on("hold")
+        with self.start(f"run undone.yaml --run-key {key} {options}") as process:
+            assert process.stdout.readline() == "undoing\n"
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.communicate()
+        self.off("hold")
 
     def change(self, old, new, name="shop.yaml"):
         text = (self.folder / name).read_text()
@@ -346,6 +412,7 @@ def test_rows_that_were_cut_off_are_told_without_a_key_of_their_own(shell):
         while "winding down" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
+        process.wait(60)  # its input is open, so that the row still stands there
         out, err = process.communicate("", timeout=60)
     assert process.returncode == 130, err
     shown = shell("runs show today").stdout
@@ -557,19 +624,24 @@ def test_a_run_that_is_worked_on_elsewhere_is_refused(shell):
 
 def test_a_flow_is_paused_and_goes_on(shell):
     """`outlast pause` begins nothing new; exit code 130 with the way on."""
-    with shell.waiting("run shop.yaml --run-key today") as process:
+    with shell.waiting("run shop.yaml --run-key today --progress") as process:
         assert shell("pause today").stdout.startswith("Asked ")
-        out, err = finish_after_beat(process)
+        out, err = finish_when_asked(process)
     assert (process.returncode, "paused: 2 of 3 steps succeeded" in out) == (130, True)
-    assert err.splitlines()[0] == "Go on: outlast resume today"
+    assert "Go on: outlast resume today" in err.splitlines()
     shell.off("wait")
     assert shell("resume today").returncode == 0
 
 
-def finish_after_beat(process):
-    """Let the waiting step end once the process has had a beat: it has one every 5 seconds, and nothing tells of it from outside."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(7)
+def wait_until_asked(process):
+    """A process with --progress says that it has heard: it looks with each beat, every 5 seconds."""
+    while "Ctrl-C again does not wait" not in (line := process.stderr.readline()):
+        assert line, "it has ended"
+
+
+def finish_when_asked(process):
+    """Let the step that waits end once the process has heard what it was asked."""
+    wait_until_asked(process)
     return process.communicate("", timeout=200)
 
 
@@ -579,10 +651,10 @@ def finish_after_beat(process):
 def test_cancel_asks_the_process_that_works_on_it(shell):
     """Without --compensate what was done stands; with it, it is undone by the process that works on it."""
     for key, option, done in (("a", "", []), ("b", " --compensate", ["give back 7"])):
-        with shell.waiting(f"run shop.yaml --run-key {key}") as process:
+        with shell.waiting(f"run shop.yaml --run-key {key} --progress") as process:
             asked = shell(f"cancel {key}{option}")
             assert (asked.returncode, asked.stdout.startswith("Asked ")) == (0, True)
-            out, _ = finish_after_beat(process)
+            out, _ = finish_when_asked(process)
         assert process.returncode == 130
         assert shell.done == ["reserve", "charge 1", *done]
         assert ("Still stands: reserve." in out) == (not option)
@@ -591,7 +663,7 @@ def test_cancel_asks_the_process_that_works_on_it(shell):
 
 
 def test_a_run_that_nobody_works_on_is_cancelled_here(shell):
-    """It says what still stands, and a cancelled run does not go on."""
+    """It says what still stands, and a cancelled run does not go on; what it has done can still be undone."""
     shell.crashed("today")
     done = shell("cancel today")
     assert (done.returncode, done.stdout.splitlines()) == (
@@ -604,12 +676,13 @@ def test_a_run_that_nobody_works_on_is_cancelled_here(shell):
             2,
             True,
         )
+    again = shell("cancel today")
+    nothing = "today of shop is cancelled: there is nothing to cancel."
+    way = "Still stands: reserve. To undo what is left: outlast cancel today --compensate\n"
+    assert (again.returncode, again.stderr) == (2, f"{nothing} {way}")
+    assert (shell("cancel today --compensate").returncode, shell.done) == (0, ["reserve", "give back 7"])
     again = shell("cancel today --compensate")
-    assert (again.returncode, "Still stands: reserve. A run that is cancelled cannot go on" in again.stderr) == (
-        2,
-        True,
-    )
-    assert shell.done == ["reserve"]
+    assert (again.returncode, again.stderr) == (2, f"{nothing}\n")
 
 
 def test_cancel_with_compensate_undoes_here_what_a_crashed_run_has_done(shell):
@@ -650,6 +723,125 @@ def test_there_is_nothing_to_cancel_in_a_completed_flow(shell):
     shell.crashed("late")
     done = shell("cancel late --param a=b")
     assert (done.returncode, "unless --compensate" in done.stderr) == (2, True)
+
+
+# --- an undoing that is not over ---
+
+
+def test_an_undoing_that_is_under_way_or_was_cut_off_is_told_as_that(shell):
+    """C-21: a step whose undoing was begun neither stands nor is it undone; each attempt at it is listed, also the one that was cut off."""
+    with shell.undoing(UNDONE):
+        now = shell.json("runs show today")
+        assert (states(now), now["compensation"], now["standing"], now["undoing"], now["undone"]) == (
+            {"one": "compensating", "two": "compensated", "last": "failed"},
+            "begun",
+            [],
+            ["one"],
+            ["two"],
+        )
+        assert (now["steps"][0]["undoing"], [one["outcome"] for one in now["steps"][0]["undone_by"]]) == (
+            "running",
+            ["running"],
+        )
+        assert now["counts"] | {"total": 3, "compensating": 1, "compensated": 1, "failed": 1} == now["counts"]
+        assert now["why"].endswith("0 of 3 steps succeeded; undone: two; being undone: one")
+        assert re.search(r"^one \(undo\) +1 +running ", shell("runs show today").stdout, re.MULTILINE)
+    cut = shell.json("runs show today")
+    assert (cut["status"], cut["steps"][0]["status"], cut["steps"][0]["undoing"]) == (
+        "interrupted",
+        "compensating",
+        "cut_off",
+    )
+    assert [(one["outcome"], one["took"]) for one in cut["steps"][0]["undone_by"]] == [("crashed", None)]
+    shown = shell("runs show today").stdout
+    assert "Begun to be undone, and cut off; nobody knows how far it came: one." in shown
+    assert re.search(r"^one \(undo\) +1 +crashed ", shown, re.MULTILINE)
+    (listed,) = shell.json("runs list")
+    assert (listed["counts"]["succeeded"], listed["counts"]["failed"]) == (0, 1)
+    page = shell.folder / "report.html"
+    assert shell(f"runs report today --html {page.name}").returncode == 0
+    assert all(said in page.read_text() for said in ("undo cut off", "cut off, nobody knows how far it came: one"))
+
+
+def test_a_run_that_is_half_undone_is_cancelled_with_what_is_left_and_undone_to_its_end(shell):
+    """What was cut off is put on record; --compensate goes on with an undoing that was begun."""
+    with shell.undoing(UNDONE):
+        pass
+    done = shell("cancel today")
+    assert (done.stdout.splitlines(), done.stderr) == (
+        ["Cancelled today of undone.", "Begun to be undone, and cut off; nobody knows how far it came: one."],
+        "To undo what is left: outlast cancel today --compensate\n",
+    )
+    shown = shell.json("runs show today")
+    assert (shown["standing"], shown["undoing"]) == ([], ["one"])
+    assert [one["outcome"] for one in shown["steps"][0]["undone_by"]] == ["crashed"]
+    assert not [one for one in shell.json("metrics") if "running" in one["labels"].values() and one["value"]]
+    done = shell("cancel today --compensate --json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["status"], document["undone"], document["compensation"]) == (
+        0,
+        "cancelled",
+        ["two", "one"],
+        "completed",
+    )
+    assert shell.done == ["reserve", "reserve", "give back 7", "undone 7"]
+
+
+def test_rows_that_are_undone_are_counted_while_others_are_not(shell):
+    """During the undoing, after a kill, and when the run is cancelled; the rows that are undone are not undone again."""
+    rows = {"total": 3, "undone": 2, "failed": 0}
+    with shell.undoing(ROWS_UNDONE):
+        while (now := shell.json("runs show today"))["steps"][0]["undo_rows"] != rows:
+            assert now["steps"][0]["status"] == "compensating"
+        assert now["why"].endswith("being undone: files (2 of 3 rows undone)")
+    cut = shell.json("runs show today")
+    assert (cut["steps"][0]["undoing"], cut["steps"][0]["undo_rows"], cut["standing"]) == ("cut_off", rows, [])
+    assert shell("cancel today").stdout.splitlines()[1:] == [
+        "Begun to be undone, and cut off; nobody knows how far it came: files (2 of 3 rows undone)."
+    ]
+    assert shell("cancel today --compensate").returncode == 0
+    assert shell.done == ["drop 3", "drop 2", "undone 1", "drop 1"]
+
+
+def test_who_is_asked_to_cancel_while_it_undoes_comes_to_the_end_of_that(shell):
+    """Nothing is left half undone by a cancel; with and without --compensate."""
+    other_way = UNDONE.replace("give_back", "x").replace("undo_slowly", "give_back").replace("x", "undo_slowly")
+    for key, option in (("a", ""), ("b", " --compensate")):
+        with shell.undoing(other_way, key, "--progress") as process:
+            assert shell(f"cancel {key}{option}").stdout.startswith("Asked ")
+            finish_when_asked(process)
+        document = shell.json(f"runs show {key}")
+        assert (document["status"], document["undone"], document["undoing"]) == ("cancelled", ["two", "one"], [])
+
+
+def test_who_asks_twice_while_it_undoes_is_not_made_to_wait(shell):
+    """What undoes a step is left where it is, and called no more; the run is interrupted, and the undoing goes on later."""
+    with shell.undoing(UNDONE, options="--progress") as process:
+        assert shell("cancel today --compensate").stdout.startswith("Asked ")
+        wait_until_asked(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130  # its input is open, so what undoes the step still stands there
+        assert process.stdout.read().count("undoing\n") == 0
+    document = shell.json("runs show today")
+    assert (document["status"], document["compensation"], document["undoing"]) == ("interrupted", "begun", ["one"])
+    assert shell("cancel today --compensate").returncode == 0
+    document = shell.json("runs show today")
+    assert (document["status"], document["undone"]) == ("cancelled", ["two", "one"])
+
+
+def test_nothing_is_counted_as_running_whose_process_was_killed(shell):
+    """U-22: a killed run is interrupted in metrics as everywhere, and so are the runs over its rows and what undoes its steps."""
+    with shell.undoing(ROWS_UNDONE):
+        pass
+    found = {
+        (one["name"], *one["labels"].values()): one["value"]
+        for one in shell.json("metrics")
+        if one["name"] in {"outlast_runs_on_record", "outlast_steps_on_record"}
+    }
+    assert not [labels for labels in found if "running" in labels]
+    assert found["outlast_runs_on_record", "default", "undone", "interrupted"] == 1
+    assert found["outlast_runs_on_record", "default", "undone.files.undo", "interrupted"] == 1
+    assert found["outlast_steps_on_record", "default", "undone", "undo", "interrupted"] == 1
 
 
 # --- going on, otherwise ---
@@ -789,6 +981,29 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(shell):
     assert shell.done == before
 
 
+def test_a_dry_run_after_a_kill_in_the_undoing_says_what_each_step_is(shell):
+    """What has failed and what is undone was begun, and is not called otherwise."""
+    with shell.undoing(UNDONE):
+        pass
+    document = json.loads(shell("run undone.yaml --run-key today --dry-run --json").stdout)
+    assert [(step["id"], step["would"]) for step in document["steps"]] == [
+        ("one", "undone"),
+        ("two", "is undone already"),
+        ("last", "stays failed"),
+    ]
+
+
+def test_another_value_of_a_parameter_is_named_if_it_changes_what_is_done(shell):
+    """The file is what it was: whoever reads that steps have changed need not look for it there."""
+    shell("run shop.yaml --run-key today")
+    done = shell("run shop.yaml --run-key today --param amount=5")
+    assert (done.returncode, done.stderr.count("other work in charge")) == (2, 1)
+    assert "The parameter amount had another value in that run: give the one that it had." in done.stderr
+    shell.change("steps:send", "steps:reserve")
+    done = shell("run shop.yaml --run-key today")
+    assert (done.returncode, "other work in send" in done.stderr, "parameter" in done.stderr) == (2, True, False)
+
+
 def test_options_of_items_mean_nothing_for_a_run_of_a_flow(shell):
     """And those of flows nothing for a run over items."""
     shell.crashed("today")
@@ -894,6 +1109,43 @@ def test_dead_letters_of_steps_are_shown_and_name_their_run(shell):
         done = shell(line)
         assert (done.returncode, "outlast resume today" in done.stderr) == (2, True)
     assert {group["stage"] for group in shell.json("dlq groups")} == {"charge", "reserve"}
+
+
+def test_dead_letters_of_a_cancelled_run_name_a_way_that_is_not_refused(shell):
+    """Its run does not go on: its letters are put away, another run does the work, and what stands can be undone."""
+    shell.on("fail", "stuck")
+    shell("run shop.yaml --run-key today")
+    shell("cancel today")
+    letters = {letter["kind"]: letter["id"][:12] for letter in shell.json("dlq list")}
+    archive = f"outlast dlq archive {letters['step']} --reason 'its run was cancelled'"
+    ways = (
+        "Its run today was cancelled and does not go on: another run, with another --run-key, does the work.\n"
+        f"To put the letter away: {archive}\n"
+    )
+    assert shell(f"dlq show {letters['step']}").stderr == ways
+    replayed = shell(f"dlq replay {letters['step']}")
+    assert (replayed.returncode, replayed.stderr) == (
+        2,
+        f"expected dead letters of items or jobs, but 1 dead letter is of a step of a flow.\n{ways}",
+    )
+    shown = shell(f"dlq show {letters['compensation']}").stderr
+    assert shown.startswith("Once the cause is gone, try again to undo it: outlast cancel today --compensate\n")
+    shell.off("stuck")
+    assert (shell("cancel today --compensate").returncode, shell.done[-1]) == (0, "give back 7")
+    assert shell(archive.removeprefix("outlast ")).returncode == 0
+    assert shell.json("dlq list") == []
+
+
+def test_a_dead_letter_of_a_row_is_called_that_when_it_is_not_replayed(shell):
+    """Its flow's step does it again; of a cancelled run it can only be put away."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    shell("run each.yaml --run-key today")
+    (letter,) = shell.json("dlq list")
+    done = shell(f"dlq replay {letter['id'][:12]}")
+    assert done.stderr.splitlines()[0] == (
+        "expected dead letters of items or jobs, but 1 dead letter is of a row of a flow's step."
+    )
+    assert "outlast resume today --from-step halve" in done.stderr
 
 
 def test_events_of_a_flow_are_on_record(shell):
@@ -1026,6 +1278,13 @@ def test_a_change_is_told_once_and_time_that_passes_is_none():
     assert changes(None, first) == ["shop today: read: running"]
     assert changes(first, first) == []
     assert changes(first, second) == ["shop today: read: succeeded, 2 s"]
+
+
+def test_a_step_that_was_about_to_begin_and_did_not_is_told_as_that():
+    """Another one has failed meanwhile: nothing of it was called. One that was called and given back is pending."""
+    first = view(read={"status": "running", "attempt": 1})
+    assert changes(first, view(read={"begun": False})) == ["shop today: read: not begun after all"]
+    assert changes(first, view(read={"begun": True})) == ["shop today: read: pending"]
 
 
 def test_progress_in_python_is_shown_in_lines_without_a_terminal(shell):

@@ -1064,7 +1064,7 @@ def test_what_undoes_a_job_is_shown_and_tried_again(tmp_path):
     assert (again.returncode, again.stdout.splitlines()) == (
         1,
         [
-            "job 1: nothing was done: nothing that it has done still stands and could be undone, or a worker is at it.",
+            "job 1: nothing was done: all that it has registered is undone, or it has registered nothing.",
             "job 2: nothing was done: there is no such job.",
         ],
     )

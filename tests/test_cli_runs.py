@@ -384,23 +384,18 @@ def test_pause_reaches_a_run_under_way(shell):
     """D-13: the run hears it with its next beat, lets the item under way end, begins no other, exits with 130, and can be resumed."""
     (shell.folder / "app.py").write_text(APP.replace("guard=None", "concurrency=1"))
     shell.write("wait", *["good"] * 5)
-    with shell.start("run app.py:reviews --input in.jsonl --run-key today") as process:
+    with shell.start("run app.py:reviews --input in.jsonl --run-key today --progress") as process:
         assert process.stdout.readline() == "waiting\n"
         assert "process" in shell.json("runs show today")["running_at"]
         assert shell.json("pause today")["wanted"] == "pause"
-        out, _ = finish_after_beat(process)
+        while "winding down: 1 attempt may end" not in (line := process.stderr.readline()):
+            assert line, "it has ended"
+        out, _ = process.communicate("", timeout=200)
     assert process.returncode == 130
     assert "paused" in out
     (run,) = shell.json("runs list")
     assert (run["status"], run["counts"]["succeeded"] < 6) == ("paused", True)
     assert shell("resume today").returncode == 0
-
-
-def finish_after_beat(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Let the waiting item end once the process has had a beat: it has one every 5 seconds, and nothing tells of it from outside."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(7)
-    return process.communicate("", timeout=200)
 
 
 def test_a_run_that_nobody_runs_is_cancelled_at_once_and_not_paused(shell):

@@ -184,6 +184,52 @@ def test_a_client_that_reads_nothing_can_be_cut():
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+@pytest.mark.timeout(60)
+def test_a_target_that_takes_nobody_holds_nothing_up(tmp_path, kind):
+    """Other clients are taken meanwhile, `cut` resets those that wait, and `stop` leaves nothing behind."""
+    family, where = (socket.AF_INET, ("127.0.0.1", 0)) if kind == "tcp" else (socket.AF_UNIX, str(tmp_path / "full"))
+    with closing(socket.socket(family)) as full:
+        full.bind(where)
+        full.listen(0)
+        waiting = [socket.socket(family) for _ in range(8)]  # more than its queue takes
+        for one in waiting:
+            one.settimeout(0)
+            one.connect_ex(full.getsockname())
+        threads = threading.active_count()
+        with FaultProxy(full.getsockname()) as proxy:
+            first, second = (socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(2))
+            with first, second:
+                while len(proxy._pairs) < 2:
+                    threading.Event().wait(0.01)
+                proxy.cut()
+                assert [said(one, b"a\n") for one in (first, second)] == ["ConnectionResetError"] * 2
+            third = socket.create_connection(("127.0.0.1", proxy.port))
+        with third:
+            assert (said(third, b"a\n") in {"ConnectionResetError", "BrokenPipeError"}, proxy._pairs) == (True, [])
+        assert threading.active_count() == threads
+        for one in waiting:
+            one.close()
+
+
+def test_an_answer_that_comes_in_pieces_is_held_back():
+    """The client never has all of it, wherever it is cut in two; what came before is handed on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server, FaultProxy(server.getsockname()) as proxy:
+        proxy.hold_back(b"do it", b"COMMIT")
+        with socket.create_connection(("127.0.0.1", proxy.port)) as client:
+            target, _ = server.accept()
+            with target:
+                client.sendall(b"do it")
+                assert target.recv(100) == b"do it"
+                target.sendall(b"...COM")
+                assert client.recv(100) == b"...COM"
+                target.sendall(b"MIT done")
+                target.shutdown(socket.SHUT_WR)
+                proxy._pairs[0]._threads[-1].join()  # it has seen all of it
+                proxy.cut()
+                assert said(client, b"") == "ConnectionResetError"
+
+
 def test_what_is_over_is_forgotten():
     """A connection that both sides have closed holds neither threads nor sockets, while the proxy goes on."""
     with Echo() as echo, FaultProxy(echo.address) as proxy:

@@ -46,6 +46,10 @@ def test_the_script_says_how_each_story_ends(script):
     assert told == {
         "nothing goes wrong": (done, [done], 1, False, False),
         "the answer is fenced": (done, [done], 1, False, False),
+        "the fence is in capitals": (done, [done], 1, False, False),
+        "there is prose around it": (done, [done], 1, False, False),
+        "the model thinks aloud": (done, [done], 1, False, False),
+        "the title has a fence": (done, [done], 1, False, False),
         "429 once": (done, ["rate_limited", done], 2, False, False),
         "429 three times": (done, ["rate_limited"] * 3 + [done], 4, False, False),
         "500 once": (done, ["server_error", done], 2, False, False),
@@ -85,6 +89,11 @@ def test_the_script_says_how_each_story_ends(script):
         "422 after a 503": ("failed", ["unavailable", "client_error"], 2, False, False),
         "no JSON": ("failed", ["invalid_output"], 1, False, True),
         "JSON that is cut off": ("failed", ["invalid_output"], 1, False, True),
+        "a name comes twice": ("failed", ["invalid_output"], 1, False, True),
+        "cut off where it looks whole": ("failed", ["invalid_output"], 1, False, True),
+        "the model refuses": ("failed", ["invalid_output"], 1, False, True),
+        "two answers": ("failed", ["invalid_output"], 1, False, True),
+        "deeper than anybody reads": ("failed", ["invalid_output"], 1, False, True),
         "JSON of another schema": ("failed", ["invalid_output"], 1, False, True),
         "another schema, after a 429": ("failed", ["rate_limited", "invalid_output"], 2, False, True),
         "no such object": ("failed", ["missing_input"], 0, False, False),
@@ -103,19 +112,19 @@ def test_the_script_says_how_each_story_ends(script):
 
 def test_every_story_is_told_and_the_seed_decides_of_whom(script):
     """The same seed gives the same inputs; each story has one at least, and their number is the one that was asked for."""
-    for count in (len(script.STORIES), 40, 500):
+    for count in (len(script.STORIES), 50, 500):
         inputs = script.inputs(count, seed=1)
         assert len(inputs) == len({one.file for one in inputs}) == count
         assert {one.story for one in inputs} == set(script.STORIES)
         assert inputs == script.inputs(count, seed=1) != script.inputs(count, seed=2)
-    with pytest.raises(SystemExit, match="expected --inputs to be at least 36"):
-        script.inputs(35, seed=1)
+    with pytest.raises(SystemExit, match="expected --inputs to be at least 45"):
+        script.inputs(44, seed=1)
 
 
 def test_the_audit_finds_whatever_is_otherwise(script, audit):
     """How could it lie: each thing that can be wrong with an input is found, and nothing is where nothing is wrong."""
-    one = next(one for one in script.inputs(40, 1) if one.story.name == "429 once")
-    broken = next(one for one in script.inputs(40, 1) if one.story.name == "no JSON")
+    one = next(one for one in script.inputs(50, 1) if one.story.name == "429 once")
+    broken = next(one for one in script.inputs(50, 1) if one.story.name == "no JSON")
     right = audit.Facts(
         status="succeeded",
         attempts=(script.Attempt("failed", "rate_limited"), script.Attempt("succeeded")),
@@ -195,7 +204,7 @@ def test_each_input_ends_as_the_script_says(tmp_path, store, form):
     S1-01, S1-08..S1-18, S1-20, C-12, C-20, C-21, D-8, D-16, D-17: every story, with real servers, workers that are killed and a database
     that restarts; the other two are the same code.
     """
-    command = [sys.executable, str(EXAMPLE / "main.py"), "--inputs", "37", "--store", store, "--as", form]
+    command = [sys.executable, str(EXAMPLE / "main.py"), "--inputs", "46", "--store", store, "--as", form]
     command += ["--hurry", "600", "--model-timeout", "15", "--workers", "2", "--json", f"{tmp_path}/found.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
@@ -204,12 +213,12 @@ def test_each_input_ends_as_the_script_says(tmp_path, store, form):
         name: trial[name] for name in ("inputs", "succeeded", "killed", "restarted", "calls", "kept", "undone", "wrong")
     }
     assert sums == {
-        "inputs": 37,
-        "succeeded": 20,
+        "inputs": 46,
+        "succeeded": 24,
         "killed": 3,
         "restarted": 1,
-        "calls": 60,
-        "kept": 4,
+        "calls": 70,
+        "kept": 9,
         "undone": 4,
         "wrong": [],
     }

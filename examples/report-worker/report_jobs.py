@@ -18,12 +18,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
-import jsonschema
 import openai
 import psycopg
 from botocore.config import Config
 
 import outlast
+from outlast.components.answers import json_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def process(file: str, services: Services = outlast.use(open_services)) -> str:
     job, target = outlast.current(), f"out/{file}.json"
     text = job.step("read", read, services.objects, file)
     answer = job.step("ask", ask, services.model, text)
-    report = checked(answer)
+    report = json_of(answer, SCHEMA)
     job.compensate(remove, target)  # before it is written: it may be there although the step has failed
     job.step("write", write, services.objects, target, report)
     job.step("update", update, file, target)
@@ -94,30 +94,12 @@ def unusable(why: str) -> Exception:
 
 
 def ask(model: openai.OpenAI, text: str) -> str:
-    answer = model.chat.completions.create(
+    """What the model said, if that is a whole answer."""
+    completion = model.chat.completions.create(
         model="reporter-1",
         messages=[{"role": "system", "content": TASK}, {"role": "user", "content": text}],
     )
-    return answer.choices[0].message.content or ""
-
-
-def checked(answer: str) -> dict[str, Any]:
-    """The report in what the model said. If there is none, what it said is kept for people to look at."""
-    try:
-        report: dict[str, Any] = json.loads(normalised(answer))
-        jsonschema.validate(report, SCHEMA)
-    except (ValueError, jsonschema.ValidationError) as wrong:
-        outlast.current().keep("answer", answer)
-        is_misfit = isinstance(wrong, jsonschema.ValidationError)
-        what = f"does not fit the schema: {wrong.json_path}" if is_misfit else "is no JSON"
-        raise outlast.PermanentFailure(f"the answer {what}", error_class="invalid_output") from None
-    return report
-
-
-def normalised(answer: str) -> str:
-    """What models wrap around their JSON is taken off: a fence, and what is said before and behind it."""
-    _, fence, fenced = answer.partition("```")
-    return fenced.removeprefix("json").partition("```")[0] if fence else answer
+    return text_of(completion)
 
 
 def write(objects: Any, key: str, report: dict[str, Any]) -> None:

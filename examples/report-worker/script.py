@@ -40,6 +40,8 @@ class Fault:
     status: int = 0  # of HTTP
     sqlstate: str = ""
     answer: str = ""  # what the model says
+    finish: str = "stop"  # why it has ended, as the endpoint says it
+    refused: bool = False  # whether the endpoint says that the model refused
 
 
 # -- faults, by their names ------------------------------------------------------------------------------------------------
@@ -56,6 +58,12 @@ UNFIT = Fault("422", "client_error", passes=False, status=422)
 PROSE = Fault("prose", "invalid_output", passes=False, answer="I am afraid I cannot summarise this report.")
 CUT = Fault("cut off", "invalid_output", passes=False, answer='```json\n{"title": "Summary of the rep')
 MISFIT = Fault("misfit", "invalid_output", passes=False, answer='{"title": "Summary", "pages": "many"}')
+TWICE = Fault("twice", "invalid_output", passes=False, answer='{"title": "Summary", "pages": 3, "pages": 1}')
+TOO_LONG = Fault("length", "invalid_output", passes=False, answer='{"title": "Sum", "pages": 3}', finish="length")
+DECLINED = Fault("refusal", "invalid_output", passes=False, answer='{"title": "None", "pages": 1}', refused=True)
+BLOCK = '```json\n{"title": "Summary", "pages": %d}\n```\n'
+CHOICE = Fault("choice", "invalid_output", passes=False, answer=BLOCK % 3 + "or\n" + BLOCK % 4)
+DEEP = Fault("deep", "invalid_output", passes=False, answer='{"title": %s, "pages": 3}' % ("[" * 3000 + "]" * 3000))
 RESET = Fault("reset", "connection_reset")
 LOST_ANSWER = Fault("lost answer", "connection_reset")
 MISSING = Fault("missing", "missing_input", passes=False)
@@ -78,7 +86,8 @@ class Story:
     percent: float = 1.5
     most: int = 1_000_000
     extension: str = ".txt"
-    fenced: bool = False
+    title: str = "Summary of {file}"
+    said: str = "%s"  # the answer, around the report
 
     @property
     def kills(self) -> int:
@@ -93,7 +102,11 @@ class Story:
 
 STORIES = (
     Story("nothing goes wrong", percent=0),
-    Story("the answer is fenced", fenced=True, percent=4),
+    Story("the answer is fenced", said="Here you are:\n```json\n%s\n```", percent=4),
+    Story("the fence is in capitals", said="```JSON\n%s\n```", percent=1),
+    Story("there is prose around it", said="Sure: %s Shall I go on?", percent=1),
+    Story("the model thinks aloud", said='<think>{"pages": 1}? No.</think>\n%s', percent=1),
+    Story("the title has a fence", title="``` in {file}", percent=1),
     # -- what passes, within four attempts
     Story("429 once", {"ask": [TOO_MANY]}, percent=4),
     Story("429 three times", {"ask": [TOO_MANY] * 3}),
@@ -118,6 +131,11 @@ STORIES = (
     Story("422 after a 503", {"ask": [AWAY, UNFIT]}),
     Story("no JSON", {"ask": [PROSE]}),
     Story("JSON that is cut off", {"ask": [CUT]}),
+    Story("a name comes twice", {"check": [TWICE]}, percent=1),
+    Story("cut off where it looks whole", {"ask": [TOO_LONG]}, percent=1),
+    Story("the model refuses", {"ask": [DECLINED]}, percent=1),
+    Story("two answers", {"check": [CHOICE]}, percent=1),
+    Story("deeper than anybody reads", {"check": [DEEP]}, percent=1),
     Story("JSON of another schema", {"check": [MISFIT]}),
     Story("another schema, after a 429", {"ask": [TOO_MANY], "check": [MISFIT]}),
     Story("no such object", {"read": [MISSING]}),
@@ -149,13 +167,12 @@ class Input:
     @property
     def report(self) -> dict[str, object]:
         """What the model makes of it, where it answers as it should."""
-        return {"title": f"Summary of {self.file}", "pages": 1 + self.number % 40}
+        return {"title": self.story.title.format(file=self.file), "pages": 1 + self.number % 40}
 
     @property
     def answer(self) -> str:
         """That, as the model says it."""
-        text = json.dumps(self.report)
-        return f"Here you are:\n```json\n{text}\n```" if self.story.fenced else text
+        return self.story.said % json.dumps(self.report)
 
 
 def inputs(count: int, seed: int) -> list[Input]:

@@ -115,7 +115,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             text = one.answer if fault is None else fault.answer
             model.said[one.file].append(text)
-            message = {"role": "assistant", "content": text}
+            message: dict[str, Any] = {"role": "assistant", "content": text}
+            if fault is not None and fault.refused:
+                message["refusal"] = "I cannot help with that."
+            finish = "stop" if fault is None else fault.finish
             self._answer(
                 200,
                 {
@@ -123,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "object": "chat.completion",
                     "created": 1_790_000_000,
                     "model": "reporter-1",
-                    "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                    "choices": [{"index": 0, "message": message, "finish_reason": finish}],
                     "usage": {
                         "prompt_tokens": len(body) // 4,
                         "completion_tokens": 40,

@@ -282,8 +282,10 @@ def test_what_is_wrong_with_a_query_is_said(tmp_path, postgres):
         read(outlast.Query(f"sqlite:///{tmp_path}/none.db", "select 1"))
     with pytest.raises(outlast.ConfigurationError, match=r"got twice: a. Give them names with AS"):
         read(outlast.Query(postgres.dsn, "select 1 as a, 2 as a"))
-    with pytest.raises(outlast.PermanentFailure, match="does not exist"):
+    with pytest.raises(outlast.PermanentFailure, match='relation "nowhere" does not exist'):
         read(outlast.Query(postgres.dsn, "select * from nowhere"))
+    with pytest.raises(outlast.PermanentFailure, match='unrecognized configuration parameter "…"'):
+        read(outlast.Query(postgres.dsn, "select current_setting(%s)", "hunter2"))
 
 
 def test_a_query_is_a_value(monkeypatch, database):

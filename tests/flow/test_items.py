@@ -753,7 +753,7 @@ def test_rows_of_an_earlier_run_are_not_undone(project, sqlite_app):
 
 
 def test_nothing_is_told_as_undone_where_all_rows_were_known_by_their_keys(project, sqlite_app):
-    """They are an earlier run's: the report says that nothing was this run's to undo."""
+    """They are an earlier run's: the step is cached, as one without rows is, and nothing was this run's to undo."""
     from outlast.report.flows import flow_report
 
     project.write(
@@ -763,9 +763,25 @@ def test_nothing_is_told_as_undone_where_all_rows_were_known_by_their_keys(proje
     assert project.run(sqlite_app, "first").status == "completed"
     (project.folder / "mended").unlink()
     second = project.run(sqlite_app, "second")
-    assert (second.status, project.log("undo")) == ("failed", [])
+    assert (second.status, second.compensation, project.log("undo")) == ("failed", "none", [])
+    assert [f"{step.id} {step.status}" for step in second.steps] == ["read succeeded", "each cached", "last failed"]
+    told = "2 of 3 steps succeeded, 1 of them before, by its key; nothing was this run's to undo; run it again"
+    assert (told in second.why, "undone: " in second.why) == (True, False)
     report = flow_report(sqlite_app.store, sqlite_app.store.run(second.id))
-    assert (report.undone, report["each"].nothing_undone, "undone: each" in report.why) == ((), True, False)
+    assert (report.why, report.undone, report.compensation) == (second.why, (), "none")
+    assert (report["each"].status, report["each"].nothing_undone) == ("cached", True)
+    assert (report.counts["succeeded"], report.counts["compensated"]) == (2, 0)
+    project.mend()
+    third = project.run(sqlite_app, "second")
+    assert (third.status, len(project.log("one"))) == ("completed", 6)
+
+
+def test_nothing_is_told_as_undone_where_there_was_no_row(project, sqlite_app):
+    """A step over no rows has done nothing that could be undone: it has succeeded, and stays so."""
+    project.write('def rows():\n    return {"rows": []}\n' + DONE + FAILS, READ, UNDONE, LAST)
+    result = project.run(sqlite_app)
+    assert (result.status, result["each"].status, result.compensation) == ("failed", "succeeded", "none")
+    assert "2 of 3 steps succeeded; nothing was this run's to undo" in result.why
 
 
 def test_row_that_cannot_be_undone_keeps_no_other_from_it_and_is_tried_again(project, app):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
 
 from components.steps.answers import Slow
+from outlast.report.flows import _masked_outputs
+from outlast.report.views import Views
 from outlast.testing import FaultProxy
 from servers.s3 import S3
 
@@ -151,6 +154,79 @@ def test_what_another_run_has_written_is_not_undone(project, flow, s3, sqlite_ap
     )
 
 
+ROUNDS = """\
+name: rounds
+steps:
+  - id: write
+    component: s3.writer
+    config: {connection: "@s3.reports", key: "KEY", body: "hello", overwrite: false}
+    timeout: {step_ms: 4000}
+    compensate:
+      component: s3.deleter
+      config:
+        connection: "@s3.reports"
+        key: "${steps.write.outputs.key}"
+        etag: "${steps.write.outputs.etag}"
+        written: "${steps.write.outputs.written}"
+  - id: check
+    component: python
+    depends_on: [write]
+    config: {call: "MODULE:check", args: {size: 1}}
+"""
+EACH = "    for_each: {items: [{id: 1}, {id: 2}], key: id, concurrency: 1}\n"
+KEYED = '    idempotency: {key: "${item.id}"}\n'
+
+
+@pytest.mark.parametrize(("name", "more", "puts"), [("one", "", 1), ("rows", EACH, 2), ("keyed", EACH + KEYED, 2)])
+def test_what_an_earlier_round_has_written_is_undone(project, flow, s3, proxy, sqlite_app, name, more, puts):
+    """C-21: the answer of the store was lost and the step had failed; run again it finds its own object, which goes with the undoing."""
+    text, keys = ROUNDS.replace("KEY", f"rounds/{name}.txt"), [f"rounds/{name}.txt"]
+    if more:
+        text = text.replace(f"{name}.txt", f"{name}-${{item.id}}.txt").replace("    timeout:", f"{more}    timeout:", 1)
+        keys = [f"rounds/{name}-{row}.txt" for row in (1, 2)]
+    for _ in range(puts):
+        proxy.fault("reset_after", when=b"PUT /bucket/rounds/")
+    rounds = project.load(text)
+    first = rounds.run(run_key=name, app=sqlite_app, check=False)
+    assert (first.status, first["write"].status, [s3.get(key) for key in keys]) == (
+        "failed",
+        "failed",
+        [b"hello"] * puts,
+    )
+    (project.root / "broken").touch()
+    second = rounds.run(run_key=name, app=sqlite_app, check=False)
+    assert (second.status, second["write"].status, [s3.get(key) for key in keys]) == (
+        "failed",
+        "compensated",
+        [None] * puts,
+    )
+
+
+MEANWHILE = """\
+meanwhile = []
+
+def check(size):
+    if meanwhile:
+        meanwhile.pop()()
+        raise ValueError("not today")
+"""
+
+
+def test_the_same_bytes_that_another_run_has_written_since_stay(project, flow, s3, sqlite_app, monkeypatch, caplog):
+    """C-21: the etag is that of the bytes; whose object it is says what is noted with it, and the undoing fails."""
+    project.functions(MEANWHILE)
+    text = ROUNDS.replace("KEY", "since.txt").replace("overwrite: false", "metadata: {by: WHO}")
+    flows = {who: project.load(text.replace("WHO", who)) for who in ("ann", "bob")}
+    results = []
+    monkeypatch.syspath_prepend(project.root)
+    module = importlib.import_module(project.module)
+    module.meanwhile.append(lambda: results.append(flows["bob"].run(run_key="bob", app=sqlite_app)))
+    failed = flows["ann"].run(run_key="ann", app=sqlite_app, check=False)
+    assert [one.status for one in results] == ["completed"]
+    assert (failed.status, failed["write"].status, s3.get("since.txt")) == ("failed", "compensation_failed", b"hello")
+    assert "got: the same bytes from another run, which is left alone" in caplog.text
+
+
 def test_the_secret_of_a_store_is_nowhere(flow, s3, tmp_path, sqlite_app, project):
     """Neither in the manifest nor in the store."""
     s3.put("in/monday.jsonl", b'{"id":1}\n')
@@ -159,3 +235,32 @@ def test_the_secret_of_a_store_is_nowhere(flow, s3, tmp_path, sqlite_app, projec
     assert s3.secret_key not in hidden.manifest.to_json()
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("outlast.db*"))
     assert (b"hidden/monday.json" in stored, s3.secret_key.encode() in stored) == (True, False)
+
+
+EACH = """\
+name: objects
+steps:
+  - id: one
+    component: s3.writer
+    config: {connection: "@s3.reports", key: "shown/one.json", body: {id: 1}, format: json}
+  - id: each
+    component: s3.writer
+    for_each: {items: [{id: 1}, {id: 2}], key: id}
+    config: {connection: "@s3.reports", key: "shown/${item.id}.json", body: "${item}", format: json}
+  - id: own
+    component: python
+    config: {call: "MODULE:told"}
+"""
+
+
+def test_where_an_object_was_written_is_shown_and_a_secret_is_not(project, flow, sqlite_app):
+    """The key and the checksum of an object are no secrets; what a function calls its key may be one."""
+    project.functions("def told():\n    return {'key': 'hunter2hunter2', 'sha256': 'ab' * 32}\n")
+    result = project.load(EACH).run(run_key="shown", app=sqlite_app)
+    views = Views(sqlite_app.store)
+    one, each, own = (found["outputs"] for found in views.flows.outputs(views.run("shown")))
+    assert (one["key"], one["sha256"]) == ("shown/one.json", result["one"].outputs["sha256"])
+    assert [row["outputs"]["key"] for row in each["rows"]] == ["shown/1.json", "shown/2.json"]
+    assert all(row["outputs"]["sha256"] != "***" for row in each["rows"])
+    assert own == {"key": "***", "sha256": "***"}
+    assert _masked_outputs("mine.minter", {"key": "hunter2hunter2"}) == {"key": "***"}  # whatever it declares

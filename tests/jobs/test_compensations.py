@@ -94,6 +94,19 @@ def undo_with_retry(what: str) -> None:
     undo(what)
 
 
+def given_a_shelf(fn):
+    @functools.wraps(fn)
+    def call(*args):
+        return fn("shelf", *args)
+
+    return call
+
+
+@given_a_shelf
+def with_shelf(shelf: str, what: str) -> None:
+    undo((shelf, what))
+
+
 class Shelf:
     def take(self) -> None:
         """A method of an object, which no other process has."""
@@ -397,7 +410,7 @@ def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):
         ("cancelled", None),
         ("undo", "not wanted"),
     ]
-    with pytest.raises(outlast.ConfigurationError, match="nothing of it is to be undone"):
+    with pytest.raises(outlast.ConfigurationError, match="got: cancelled, and all of it is undone"):
         app.jobs.undo(handle.id)
 
 
@@ -645,6 +658,86 @@ def test_an_edited_job_is_undone_with_the_arguments_of_then(app):
     assert (DONE, handle.result()) == ([("do", 1), ("undo", 1), ("do", 2)], 2)
 
 
+def test_what_is_registered_by_somebody_who_was_cancelled_is_known(app, monkeypatch):
+    """
+    C-20, C-21: it is on record when the cancellation is raised. Registered once more it is the same, and so it is with the result of a
+    step.
+    """
+    put, unread = onrecord.ResultWriter.put, []
+
+    def told_late(writer, whose, row):
+        """As ever, but that it is on record is told when the test says so."""
+        told = asyncio.get_running_loop().create_future()
+        unread.append((put(writer, whose, row), told))
+        return told
+
+    async def cancelled(work):
+        task = asyncio.ensure_future(work)
+        while not unread:
+            assert not task.done()
+            await asyncio.sleep(0)
+        task.cancel()
+        ((writing, told),) = unread
+        unread.clear()
+        told.set_result(await writing)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def reserve():
+        DONE.append(("do", "a"))
+
+    @app.job(retry=None)
+    async def book():
+        context = outlast.current()
+        await cancelled(context.compensate(aundo, "a"))
+        await cancelled(context.step("reserve", reserve))
+        await context.compensate(aundo, "a")
+        await context.step("reserve", reserve)
+        raise ValueError("no money")
+
+    monkeypatch.setattr(onrecord.ResultWriter, "put", told_late)
+    handle = book.enqueue()
+    app.work(until_idle=True)
+    assert (handle.error, DONE, undone(handle)) == (
+        "no money",
+        [("do", "a"), ("undo", "a")],
+        [("aundo", None, "completed", 1)],
+    )
+
+
+def test_a_decorator_may_add_arguments(sqlite_app):
+    """What is called counts, and not the function inside of it."""
+    app = sqlite_app
+
+    @app.job(retry=None)
+    def book() -> None:
+        outlast.current().compensate(with_shelf, "a")
+        raise ValueError("no money")
+
+    handle = book.enqueue()
+    work(app)
+    assert (handle.compensation, DONE) == ("completed", [("undo", ("shelf", "a"))])
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [((), {}, "missing a required argument"), ((1, 2), {}, "too many"), ((1,), {"z": 3}, "unexpected keyword")],
+)
+def test_what_can_never_be_called_is_not_registered(sqlite_app, args, kwargs, why):
+    """It would be known only when the job has failed, and what it is for still stands."""
+    app = sqlite_app
+
+    @app.job(retry=None)
+    def book() -> None:
+        outlast.current().compensate(undo, *args, **kwargs)
+
+    handle = book.enqueue()
+    work(app)
+    assert (handle.status, handle.compensations()) == ("failed", [])
+    assert handle.error.startswith("expected arguments that undo takes")
+    assert why in handle.error
+
+
 # -- crashes and late workers ----------------------------------------------------------------------------------------------
 
 
@@ -674,6 +767,33 @@ def test_a_crash_while_it_is_undone_goes_on_with_what_is_not_on_record_as_undone
     work(app)
     assert (DONE, handle.status, handle.compensation) == ([("undo", "b"), ("undo", "a")], "failed", "completed")
     assert [one.crashes for one in handle.compensations()] == [0, 1, 0]
+
+
+def test_a_crash_costs_a_compensation_no_attempt(app):
+    """D-16: also the first one, after which it is called at once: three attempts are left, and each knows its number."""
+    lease, job, handle = claimed_for_undoing(app, "a")
+    assert app.store.begin_compensation(lease, job.id, job.token, 1, attempt=1)
+    app.store.drop_lease(lease)
+    BROKEN["a"] = [ConnectionError("away") for _ in range(3)]
+    work(app)
+    assert DONE == [("undo", "a")] * 3
+    (row,) = handle.compensations()
+    assert (row.status, row.attempts, row.crashes) == ("failed", 3, 1)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_compensation_that_raises_stopiteration_has_failed(sqlite_app, is_async):
+    """C-21: no future takes that error, and nobody may wait for it for ever: it has its attempts, and the others are undone."""
+    app = sqlite_app
+    BROKEN["c"] = [StopIteration() for _ in range(3)]
+    handle = declared(app, is_async).enqueue(1)
+    work(app)
+    assert (handle.status, handle.compensation) == ("failed", "failed")
+    assert [(one.status, one.error_type) for one in handle.compensations()] == [
+        ("completed", None),
+        ("completed", None),
+        ("failed", "RuntimeError"),
+    ]
 
 
 def test_what_nobody_undoes_is_stuck_and_counted(app):
@@ -755,6 +875,8 @@ def test_three_crashes_are_the_end_of_a_compensation(app):
         ("failed", 3, "poison"),
     ]
     assert DONE == [("undo", "a")]
+    (letter,) = [one for one in app.dead_letters.find() if one.kind == "compensation"]
+    assert (rows[1].attempts, letter.attempts) == (0, 3)  # called three times, and none of them has come to an end
 
 
 @pytest.mark.timeout(300)
@@ -957,6 +1079,26 @@ def test_a_function_that_is_gone_is_waited_for_a_day(sqlite_app):
         sql(app.store, f"select ended - registered from outlast_compensations where app = '{app.name}'")[0][0] / 1e6
     )
     assert waited == pytest.approx(15_330 + 5 * 14_400, rel=0.01)
+
+
+def test_what_waits_for_its_function_is_undone_at_once_when_somebody_asks(sqlite_app):
+    """U-23: once the function is there again nobody has to wait for hours; and what is under way is said to be."""
+    app = sqlite_app
+    lease, job, handle = claimed_for_undoing(app, "a")
+    with pytest.raises(outlast.ConfigurationError, match="got: failed, and a worker is to undo it already"):
+        app.jobs.undo(handle.id)
+    app.store.drop_lease(lease)
+    app.store.sweep(lambda _: False, lambda _: None)
+    where = f"where app = '{app.name}' and job = {job.id}"
+    sql(app.store, f"update outlast_compensations set call = 'nowhere:undo' {where}")
+    app.work(until_idle=True)
+    sql(app.store, f"update outlast_compensations set call = '{place_of(undo)}' {where}")
+    assert (app.work(until_idle=True).later, DONE, handle.compensation) == (1, [], "pending")
+    app.jobs.undo(handle.id, reason="deployed again")
+    app.work(until_idle=True)
+    assert (DONE, handle.compensation) == ([("undo", "a")], "completed")
+    with pytest.raises(outlast.ConfigurationError, match="got: failed, and all of it is undone"):
+        app.jobs.undo(handle.id)
 
 
 PROGRAM = """

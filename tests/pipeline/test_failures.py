@@ -19,6 +19,7 @@ from outlast.cli.printing import print_run
 from outlast.deadletters.folder import as_entry, from_entry
 from outlast.isolation.supervisor import pack_error, unpack_error
 from outlast.testing import run as trial
+from outlast.verdicts import mark_begun
 from stores import sql
 
 QUICK = {"max_attempts": 2, "initial_delay": 0.001}
@@ -135,6 +136,28 @@ def test_an_attempt_that_still_runs_is_why_there_was_no_other(app):
         assert [letter.stop_reason for letter in app.dead_letters.find()] == ["still_running"]
     finally:
         end.set()
+
+
+@pytest.mark.parametrize(("begun", "idempotent", "tries"), [(True, False, 1), (False, False, 2), (True, True, 2)])
+def test_a_refusal_behind_a_limit_is_not_waited_out_if_something_was_done_before(begun, idempotent, tries):
+    """Refusals are not charged, and tried for long; what must not be done twice is not."""
+    tried = []
+
+    class Busy(Exception):
+        status_code = 429
+
+    def work(found):
+        tried.append(found)
+        if len(tried) > 1:
+            return found
+        error = Busy()
+        if begun:
+            mark_begun(error)
+        raise error
+
+    guard = outlast.Guard("g", retry=policy(), limit=outlast.Limit("vendor", concurrency=1), idempotent=idempotent)
+    trial(outlast.Pipeline("p", outlast.stage(guard=guard)(work)), [1])
+    assert len(tried) == tries
 
 
 @pytest.mark.parametrize("batch", [None, 2])

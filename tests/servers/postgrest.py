@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Range": f"*/{len(rows) if 'count=exact' in prefers else '*'}"}
         if "return=representation" not in prefers:
             return 201 if self.command == "POST" else 204, headers, b""
-        content = json.dumps(rows).encode()
+        content = f"[{','.join(rows)}]".encode()  # as the database wrote them, with all digits of numbers
         return 201 if self.command == "POST" else 200, headers | {"Content-Type": "application/json"}, content
 
     def _error(self, status: int, code: str, message: str, details: str | None = None) -> None:
@@ -180,7 +180,7 @@ def _insert(
             else sql.SQL("update set {}").format(changed)
         )
         statement += sql.SQL(" on conflict ({}) do {}").format(sql.SQL(", ").join(map(sql.Identifier, key)), what)
-    return statement + sql.SQL(" returning to_jsonb(t)")
+    return statement + sql.SQL(" returning to_json(t)::text")
 
 
 def _delete(
@@ -190,7 +190,7 @@ def _delete(
     statement = sql.SQL("delete from {} as t").format(table)
     if where:
         statement += sql.SQL(" where ") + sql.SQL(" and ").join(where)
-    return statement + sql.SQL(" returning to_jsonb(t)")
+    return statement + sql.SQL(" returning to_json(t)::text")
 
 
 def _condition(name: str, text: str) -> sql.Composed:

@@ -26,12 +26,12 @@ class S3(Program):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def put(self, key: str, raw: bytes, bucket: str = "bucket") -> None:
+    def put(self, key: str, raw: bytes, bucket: str = "bucket", metadata: dict[str, str] | None = None) -> None:
         """Have an object, in a bucket that is made if it is not there."""
         with closing(self._client()) as client:
             with suppress(client.exceptions.BucketAlreadyExists):
                 client.create_bucket(Bucket=bucket)
-            client.put_object(Bucket=bucket, Key=key, Body=raw)
+            client.put_object(Bucket=bucket, Key=key, Body=raw, Metadata=metadata or {})
 
     def get(self, key: str, bucket: str = "bucket") -> bytes | None:
         """What an object holds; None if there is none."""

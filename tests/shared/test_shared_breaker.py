@@ -49,7 +49,8 @@ def test_what_one_process_opens_the_others_reject(crew, name):
     assert other("call()") == "ok"
     assert one("fail(4)") == ["ConnectionError"] * 3 + ["rejected"]
     assert other("until(lambda: call() == 'rejected')") < 1.0
-    assert other("events") == [["circuit_breaker_open", True], ["call_rejected", None]]
+    # The thread that learns of it tells of it: the call that is rejected meanwhile may be told first.
+    assert sorted(other("events")) == [["call_rejected", None], ["circuit_breaker_open", True]]
     assert one("events") == [["circuit_breaker_open", False], ["call_rejected", None]]
 
 
@@ -267,7 +268,7 @@ def test_without_a_store_each_process_decides_alone_and_joins_again():
         for process in (one, other):
             assert [line.split()[0] for line in process("lines")] == ["WARNING", "INFO"]
         assert one("events") == [["circuit_breaker_open", False], ["call_rejected", None]]
-        assert other("events") == [["circuit_breaker_open", True], ["call_rejected", None]]
+        assert sorted(other("events")) == [["call_rejected", None], ["circuit_breaker_open", True]]  # as above
         assert document(server.dsn)["era"] == 1
         server.stop("fast")
         assert one("[thing.isolate('by hand'), call()]") == [None, "rejected"]

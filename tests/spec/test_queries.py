@@ -165,4 +165,29 @@ def test_what_only_reads_mysql_is_taken(query):
 )
 def test_a_place_for_a_value_inside_of_quotes_is_found(query, hidden):
     """The driver would fill it in there, and the quotes of the value would end those around it."""
+    assert places_in_quotes(query, mysql=True) == hidden
+
+
+@table(
+    ("query", "hidden"),
+    [
+        ("select %s, %(a)s", False),
+        ("select '%s'", True),
+        ("select 'it''s %(a)s'", True),
+        ("select E'it\\'s %s'", True),
+        ("select E'it\\'s', %s", False),
+        ("select U&'%s'", True),
+        ('select "%(a)s"', True),
+        ("select $$%s$$", True),
+        ("select $a$ $$ %(a)s $a$", True),
+        ("select $a$ $$ $a$, %(a)s", False),
+        ("select 1 -- %s", True),
+        ("select 1 -- none\n, %s", False),
+        ("select 1 /* /* */ %(a)s */", True),
+        ("select 1 /* /* */ */, %(a)s", False),
+        ("select '%%s', '100%%', %s", False),
+    ],
+)
+def test_a_place_for_a_value_inside_of_quotes_is_found_for_postgres_too(query, hidden):
+    """The driver would write $1 there, which is a text like any other in quotes, and the value would be gone in silence."""
     assert places_in_quotes(query) == hidden

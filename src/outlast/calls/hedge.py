@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 
-from outlast.calls.state import running
+from outlast.calls.state import racing, running
 from outlast.kernel.clock import Signal, in_trio
 from outlast.kernel.value import Value, put
 from outlast.observe import emit, listening
@@ -68,7 +68,7 @@ class _Race:
         # An interrupt, an exit, a cancellation that the work itself raised.
         self._broken_by: BaseException | None = None
         self._signal: Signal | None = None
-        self._started = self._ended = 0
+        self._started = self._ended = self._waiting = 0
         self._over = False
 
     async def hedge(self) -> None:
@@ -88,6 +88,7 @@ class _Race:
         """One execution; `leave` gives back what a hedge took."""
         error: Exception | None = None
         worked = False
+        racing.set(self._others_may_answer)  # of this task only
         try:
             result = await self._work()
         except Exception as raised:  # noqa: BLE001 - kept for the end
@@ -125,6 +126,11 @@ class _Race:
                     start(self.hedge)
         finally:
             self._over = True
+
+    def _others_may_answer(self) -> bool:
+        """An execution is about to wait for long: whether another one runs that is not."""
+        self._waiting += 1
+        return self._started - self._ended - len(self._came_back) > self._waiting
 
     def _decided(self) -> bool:
         return (
@@ -222,5 +228,5 @@ def _adopt(variables: Variables | None) -> None:
     """What the winner set stays set, as after a plain await."""
     missing = object()
     for variable, value in (variables or {}).items():
-        if variable is not running and variable.get(missing) is not value:
+        if variable not in (running, racing) and variable.get(missing) is not value:
             variable.set(value)

@@ -123,6 +123,8 @@ _MARK = "__outlast_history__"
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
 current_work: ContextVar[CurrentWork | None] = ContextVar("outlast_work", default=None)  # of all calls made there
+# In one of several executions of an attempt: asked before it waits for long, it says whether another one may answer meanwhile.
+racing: ContextVar[Callable[[], bool] | None] = ContextVar("outlast_racing", default=None)
 # The number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones.
 latest = [0]
 

@@ -17,7 +17,7 @@ from outlast.kernel.clock import here
 from outlast.kernel.frames import from_here
 from outlast.kernel.redact import plain
 from outlast.kernel.wording import counted, duration, whole
-from outlast.report.flows import told
+from outlast.report.flows import rows_in_words, told
 from outlast.report.stories import amounts
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def print_flow(report: FlowReport) -> None:
             max(10, room),
             max(1, counts["total"]),
             dead=bad,
-            skipped=counts["compensated"],
+            skipped=counts["compensated"] + counts["compensating"],
             succeeded=counts["succeeded"] - min(stuck, counts["succeeded"]),
         )
         out.print(drawn.append(label))
@@ -67,9 +67,25 @@ def print_flow(report: FlowReport) -> None:
         out.print(Text(f"Undone: {', '.join(report.undone)}."))
     if report.not_undone:
         out.print(Text(f"Could not be undone, and still stands: {', '.join(report.not_undone)}.", style="red"))
+    for line in half_told(report):
+        out.print(Text(line, style="yellow"))
     left = [name for name in report.standing if name not in report.not_undone]
     if left and report.status in {"failed", "cancelled"}:
         out.print(Text(f"Still stands: {', '.join(left)}."))
+
+
+def half_told(report: FlowReport) -> Iterator[str]:
+    """A sentence for each way in which steps are neither done nor undone."""
+    rows = rows_in_words(report.steps)
+    known = {step.id: step.undoing for step in report.steps}
+    for said, ways in (
+        ("Being undone", {"running", "waiting"}),
+        ("Begun to be undone, and not finished", {"stopped", None}),
+        ("Begun to be undone, and cut off; nobody knows how far it came", {"cut_off"}),
+    ):
+        names = [name for name in report.undoing if known.get(name) in ways]
+        if names:
+            yield plain(f"{said}: {', '.join(f'{one} ({rows[one]})' if one in rows else one for one in names)}.")
 
 
 def _print_steps(report: FlowReport) -> None:
@@ -147,6 +163,14 @@ def _what(step: StepFacts) -> Iterator[str]:
         yield "nothing of it was this run's to undo"
     elif step.undone_by and step.status in {"compensated", "compensation_failed"}:
         yield f"{counted(len(step.undone_by), 'attempt')} to undo it"
+    yield from rows_in_words([step]).values()
+    if step.undoing == "cut_off":
+        others = (
+            "of the others nobody knows" if step.undo_rows is not None else "nobody knows how far what undoes it came"
+        )
+        yield others
+    elif step.undoing is not None and step.status != "compensating":
+        yield "being undone" if step.undoing in {"running", "waiting"} else "begun to be undone"
     if step.dead_letters:
         yield f"{counted(step.dead_letters, 'dead letter')} of rows"
 
@@ -208,13 +232,15 @@ def print_flow_report(report: FlowReport) -> None:
     """What a run came to and why, for a terminal: its steps, what failed on the way, where the time went."""
     print_flow(report)
     failed = [
-        row for row, (_, _, one) in zip(attempt_rows(report), attempts_of(report), strict=True) if not one.succeeded
+        row
+        for row, (_, _, one) in zip(attempt_rows(report), attempts_of(report), strict=True)
+        if not one.succeeded and one.outcome != "running"
     ]
     if failed:
         _heading("Attempts that failed")
         print_full_rows(ATTEMPTS, failed, fold="error", below=("took", "started", "then"))
     made = [(step.id, one) for step in report.steps for one in step.attempts]
-    spent = {step.id: sum(one.took for one in step.attempts) for step in report.steps if step.attempts}
+    spent = {step.id: sum(one.took or 0.0 for one in step.attempts) for step in report.steps if step.attempts}
     longest = max(spent.values(), default=0.0)
     if made and longest:
         _heading("Time in attempts")
@@ -258,7 +284,7 @@ def attempt_rows(report: FlowReport, step: str | None = None, limit: int | None 
             one.number,
             one.outcome,
             one.started_at,
-            duration(one.took),
+            "" if one.took is None else duration(one.took),
             _then(one),
             "" if one.error is None else f"{one.error_class}: {one.error}" if one.error_class else one.error,
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from outlast.cli.flowprinting import print_flow, print_outlook, tell_next
+from outlast.cli.flowprinting import half_told, print_flow, print_outlook, tell_next
 from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, say
 from outlast.cli.spec import carried_values, compiled_file, given_of, is_manifest, read_manifest
 from outlast.cli.stores import opened, or_way_out, stored_at, tell_masked
@@ -427,16 +427,21 @@ def cancel_flow(
     what: RunRequest = "compensate" if compensate else "cancel"
     with opened(wishes.store, app) as views:
         worker = views.worker(record)
-        standing = views.flows.standing(record)
-        if record.status in {"completed", "cancelled"} and worker is None:
-            stands = f" Still stands: {', '.join(standing)}." if standing and record.status == "cancelled" else ""
-            way = " A run that is cancelled cannot go on: undo it by hand." if stands else ""
-            refuse(f"{called} is {record.status}: there is nothing to cancel.{stands}{way}")
+        report = views.flows.report(record)
+        left = record.status == "cancelled" and bool(report.standing or report.undoing)
+        if record.status in {"completed", "cancelled"} and worker is None and not (left and compensate):
+            stands = f" Still stands: {', '.join(report.standing)}." if left and report.standing else ""
+            half = "".join(f" {line}" for line in half_told(report)) if left else ""
+            way = f" {_way_to_undo(report, stored_at(views, wishes.store))}" if left else ""
+            refuse(f"{called} is {record.status}: there is nothing to cancel.{stands}{half}{way}")
         if worker is not None:
             if not views.ask(record, what):
                 refuse(f"{called} has ended: there is nothing to cancel.")
         elif not compensate and not views.cancel(record)[0]:
             refuse(f"{called} is {record.status}: there is nothing to cancel.")
+        elif not compensate:  # what was cut off is on record now
+            report = views.flows.report(views.run(record.id))
+        where = stored_at(views, wishes.store)
     if worker is not None:
         if wishes.as_json:
             print_json({"run": record.id, "wanted": what, "asked": worker})
@@ -447,11 +452,22 @@ def cancel_flow(
     if compensate:
         _undo(record, param=param, root=root, connections=connections, app=app, wishes=wishes)
     if wishes.as_json:
-        print_json({"run": record.id, "wanted": "cancel", "asked": None, "standing": standing})
+        standing, undoing = list(report.standing), list(report.undoing)
+        print_json({"run": record.id, "wanted": "cancel", "asked": None, "standing": standing, "undoing": undoing})
         return
     say(f"Cancelled {called}.")
-    if standing:
-        say(f"Still stands, and is not undone: {', '.join(standing)}.")
+    if report.standing:
+        say(f"Still stands, and is not undone: {', '.join(report.standing)}.")
+    for line in half_told(report):
+        say(line)
+    if report.standing or report.undoing:
+        hint(_way_to_undo(report, where))
+
+
+def _way_to_undo(report: FlowReport, where: Sequence[str]) -> str:
+    """What undoes what is left of a cancelled run."""
+    what, command = report.next(where)[0]
+    return f"{what} {command}"
 
 
 def _undo(

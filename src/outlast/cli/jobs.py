@@ -431,7 +431,7 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
                     one.call,
                     one.step or "",
                     status,
-                    one.attempts,
+                    f"{one.attempts}{f', {one.crashes} crashed' if one.crashes else ''}",
                     None if one.ended_us is None else from_us(one.ended_us),
                     _said(one.error, one.error_class),
                 )

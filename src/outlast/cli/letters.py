@@ -8,6 +8,7 @@ import inspect
 import json
 import shlex
 import sys
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 from functools import wraps
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from outlast.deadletters import DeadLetter, DeadLetters, FailureGroup
     from outlast.report.views import Views
+    from outlast.store.records import RunRecord
 
 dlq = typer.Typer(
     name="dlq", help="Dead letters: what failed for good, and how to send it again.", no_args_is_help=True
@@ -370,8 +372,9 @@ def edit_letter(
     with opened(store, app) as views:
         before = views.letters().show(views.letter_id(letter_id))
         if before.kind in _OF_FLOWS:
+            what = "what undoes a job or a step" if before.kind == "compensation" else "a step"
             refuse(
-                f"expected the dead letter of an item or a job, got: {before.id[:12]}, of a step: what that does is in its pipeline file, or in the code of its job.",
+                f"expected the dead letter of an item or a job, got: {before.id[:12]}, of {what}: what that does is in its pipeline file, or in the code of its job.",
                 *_ways_of_flow(views, before, stored_at(views, store)),
             )
         letter = views.letters().edit(before.id, value, reason=reason)
@@ -607,10 +610,15 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
         if found is None:
             return []
         record, step = found
+        if record.status == "cancelled":
+            return _ways_of_cancelled(letter, record, stored)
         again = shlex.join(["outlast", "resume", record.run_key, "--from-step", step, *stored])
         return [f"Once the cause is gone, its flow does it again, and what needs it: {again}"]
     resume = shlex.join(["outlast", "resume", letter.item_key, *stored])
     undo = shlex.join(["outlast", "jobs", "undo", letter.item_key, *stored])
+    run = views.flows.run_of(letter)
+    if run is not None and run.status == "cancelled":
+        return _ways_of_cancelled(letter, run, stored)
     if letter.kind == "step" and letter.stop_reason == "ambiguous":
         again = shlex.join(["outlast", "resume", letter.item_key, "--from-step", letter.stage, *stored])
         return [f"Look first whether it was done. If it was not, its run does it again: {again}"]
@@ -623,16 +631,43 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
     return [again, f"If it was undone by hand: {archive}"]
 
 
+def _ways_of_cancelled(letter: DeadLetter, run: RunRecord, stored: Sequence[str]) -> list[str]:
+    """The same of a run that was cancelled: it does not go on, and can only be undone."""
+    because = "undone by hand" if letter.kind == "compensation" else "its run was cancelled"
+    archive = shlex.join(["outlast", "dlq", "archive", letter.id[:12], "--reason", because, *stored])
+    if letter.kind == "compensation":
+        undo = shlex.join(["outlast", "cancel", run.run_key, "--compensate", *stored])
+        return [f"Once the cause is gone, try again to undo it: {undo}", f"If it was undone by hand: {archive}"]
+    return [
+        f"Its run {run.run_key} was cancelled and does not go on: another run, with another --run-key, does the work.",
+        f"To put the letter away: {archive}",
+    ]
+
+
 def _refuse_flows(views: Views, known: list[str] | None, where: LetterFilter, store: str | None) -> None:
     """Letters of steps and of their rows are not sent again by themselves: their run goes on."""
     letters, place = views.letters(), stored_at(views, store)
     meant = [letters.show(one) for one in known] if known else islice(letters.find(**where), _MOST_LOOKED_AT)
-    ways = [lines for letter in meant if letter.status == "open" and (lines := _ways_of_flow(views, letter, place))]
+    found = [
+        (letter, lines)
+        for letter in meant
+        if letter.status == "open" and (lines := _ways_of_flow(views, letter, place))
+    ]
+    ways = [lines for _, lines in found]
     if not ways:
         return
-    these = counted(len(ways), "dead letter is of a step", "dead letters are of steps")
+    kinds = Counter("undo" if letter.kind == "compensation" else letter.kind for letter, _ in found)
+    these = " and ".join(
+        counted(kinds[kind], f"dead letter is {one}", f"dead letters are {several}")
+        for kind, one, several in (
+            ("step", "of a step of a flow", "of steps of flows"),
+            ("item", "of a row of a flow's step", "of rows of a flow's steps"),
+            ("undo", "of what undoes a step or a job", "of what undoes steps or jobs"),
+        )
+        if kinds[kind]
+    )
     refuse(
-        f"expected dead letters of items or jobs, but {these} of a flow, whose run does it again, or of what undoes a job.",
+        f"expected dead letters of items or jobs, but {these}.",
         *islice(dict.fromkeys(line for lines in ways for line in lines), 20),
     )
 

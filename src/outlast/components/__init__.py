@@ -8,6 +8,7 @@ Where items come from and where outputs go, one file a family. A component never
     sinks       Sink, the base class, and callables as sinks; values: converts outputs for every sink
     reading     Source, the base class, and what all sources share
     registry    sources and sinks of other packages, found by name
+    answers     what a model has said: whole answers, and the JSON in them
 """
 
 from __future__ import annotations

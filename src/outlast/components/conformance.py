@@ -8,14 +8,17 @@ Whether a component keeps what a step relies on, for the tests of those who writ
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import os
 import pickle
 import tempfile
 import traceback
+from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 from uuid import uuid4
 
 from outlast.components.describing import Component
@@ -26,7 +29,7 @@ from outlast.settings.secret import Secret
 from outlast.store.codec import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 _PLAIN = 6  # characters: a shorter secret may stand in any text by chance
@@ -48,9 +51,10 @@ def check_component(
     the outputs.
 
     It must be described in full; put out what its description says, which can be stored; change nothing that it is given; do
-    nothing new the second time, if it is idempotent; and work in a process of its own. What `connection` has under the names of
-    secrets, or as a `Secret`, must be in no output, message or log. `failing` is a config with which it fails, for which the
-    same holds. `store_url` is for a component that keeps something in the store of the app. `calls` says how often a server was called so far: once for each run, because a component never tries again.
+    nothing new the second time, if it is idempotent; and work in a process of its own, in which its last run is: the second one, if it
+    is idempotent, else its only one. What `connection` has under the names of secrets, or anywhere in it as a `Secret`, must be in no
+    output, message or log. `failing` is a config with which it fails, for which the same holds. `store_url` is for a component that
+    keeps something in the store of the app. `calls` says how often a server was called so far: once for each run, because a component never tries again; with `failing` it may not come to that.
     """
     return _Check(component, connection, root, row, store_url, calls).all(config, failing)
 
@@ -100,7 +104,8 @@ class _Check:
                 if self._can_run(given):
                     outputs = self._works(given, context)
                 if failing is not None and self._can_run(failing):
-                    self._fails(failing, replace(context, idempotency_key=f"conformance:{uuid4().hex}"))
+                    other = replace(context, run_id=uuid4().hex, idempotency_key=f"conformance:{uuid4().hex}")
+                    self._fails(failing, other)
             finally:
                 if context.place is not None and context.place.store is not None:
                     context.place.store.close()
@@ -140,47 +145,45 @@ class _Check:
     # -- its work
 
     def _works(self, config: Mapping[str, Any], context: StepContext) -> Mapping[str, Any]:
-        self._goes_elsewhere(config, context)
-        outputs = self._once(config, context)
-        if isinstance(outputs, BaseException):
-            self.wrong.append(f"expected it to work with the config, got: {type(outputs).__name__}: {outputs}")
+        goes = self._goes_elsewhere(config, context)
+        twice = self.component.is_idempotent(config)
+        came = self._once(config, context, elsewhere=goes and not twice)
+        if came.outputs is None:
+            where = " in a process of its own" if came.elsewhere else ""
+            self.wrong.append(f"expected it to work with the config{where}, got: {came.error}")
             return {}
-        self._storable(outputs)
-        if self.component.is_idempotent(config):
-            again = self._once(config, replace(context, attempt=2))
-            if isinstance(again, BaseException):
-                self.wrong.append(f"expected the same outputs the second time, got: {type(again).__name__}: {again}")
-            elif again != outputs:
-                other = [name for name in outputs if again.get(name) != outputs[name]]
-                self.wrong.append(f"expected the same outputs the second time, got others: {', '.join(other)}")
-        return outputs
+        self._storable(came.outputs)
+        if twice:
+            again = self._once(config, replace(context, attempt=2), elsewhere=goes)
+            where = ", in a process of its own," if again.elsewhere else ","
+            if again.outputs is None:
+                self.wrong.append(f"expected the same outputs the second time{where} got: {again.error}")
+            elif not _is_same(again.outputs, came.outputs):
+                other = [name for name in came.outputs if not _is_same(again.outputs.get(name), came.outputs[name])]
+                self.wrong.append(f"expected the same outputs the second time{where} got others: {', '.join(other)}")
+        return came.outputs
 
     def _fails(self, config: Mapping[str, Any], context: StepContext) -> None:
-        if not isinstance(self._once(config, context), Exception):
+        if self._once(config, context, elsewhere=False, least=0).outputs is not None:
             self.wrong.append("expected it to fail with the config failing, got: outputs")
 
-    def _once(self, config: Mapping[str, Any], context: StepContext) -> Mapping[str, Any] | Exception:
-        given = copy.deepcopy(dict(config))
+    def _once(self, config: Mapping[str, Any], context: StepContext, *, elsewhere: bool, least: int = 1) -> _Came:
+        """One attempt, here or in a process of its own, with at least so many calls if it works; at most one in any case."""
         before = 0 if self._calls is None else self._calls()
-        came: Mapping[str, Any] | Exception
-        with _heard() as log:
-            try:
-                came = do_work(self.component, given, context)
-            except Exception as error:  # noqa: BLE001 - looked at below
-                came = error
-        if given != config:
+        came = _elsewhere(self.component, config, context) if elsewhere else _attempt(self.component, config, context)
+        if came.changed:
             self.wrong.append("expected it to leave its config as it is, got: another one")
-        if self._calls is not None and (count := self._calls() - before) > 1:
-            self.wrong.append(
-                f"expected one call for one attempt, got: {count}; what tries again is the policy of the step"
-            )
-        shown = {
-            "outputs": "" if isinstance(came, Exception) else repr(came),
-            "message": "".join(traceback.format_exception(came)) + repr(came) if isinstance(came, Exception) else "",
-            "log": "\n".join(log),
-        }
-        for place, text in shown.items():
-            if any(secret in text for secret in self._secrets):
+        if self._calls is not None:
+            count = self._calls() - before
+            if count > 1:
+                self.wrong.append(
+                    f"expected one call for one attempt, got: {count}; what tries again is the policy of the step"
+                )
+            elif count < least and came.outputs is not None:
+                self.wrong.append(f"expected one call for one attempt, got: {count}; calls has to count those of it")
+        shown = {"outputs": [*_texts(came.outputs)], "message": came.told, "log": came.log}
+        for place, texts in shown.items():
+            if any(form in text for text in texts for secret in self._secrets for form in _forms(secret)):
                 self.wrong.append(f"expected no secret of the connection in its {place}, got: one")
         return came
 
@@ -188,7 +191,7 @@ class _Check:
         codec = Codec()
         for name, value in outputs.items():
             try:
-                same = codec.decode(codec.encode(value)) == value
+                same = _is_same(codec.decode(codec.encode(value)), value)
             except (TypeError, ValueError) as error:
                 self.wrong.append(f"expected the output {name} to be what a store can keep: {error}")
             else:
@@ -197,17 +200,19 @@ class _Check:
                         f"expected the output {name} to come back from a store as it was, got: another one"
                     )
 
-    def _goes_elsewhere(self, config: Mapping[str, Any], context: StepContext) -> None:
-        """What a process of its own is sent, and whether it finds the function there."""
-        run = self.component.run
-        for what, value in (("config", dict(config)), ("context", context), ("run", run)):
+    def _goes_elsewhere(self, config: Mapping[str, Any], context: StepContext) -> bool:
+        """Whether all that a process of its own is sent gets there, and it finds the function."""
+        run, model = self.component.run, self.component.config
+        told = len(self.wrong)
+        for what, value in (("config", dict(config)), ("context", context), ("run", run), ("its model", model)):
             try:
                 pickle.loads(pickle.dumps(value))  # noqa: S301 - of this process
             except Exception as error:  # noqa: BLE001 - whatever its class does
-                way_out = "; define it at the top of a module" if what == "run" else ""
+                way_out = "; define it at the top of a module" if what in {"run", "its model"} else ""
                 self.wrong.append(
                     f"expected {what} to reach a process of its own, got: {type(error).__name__}{way_out}"
                 )
+        return len(self.wrong) == told
 
     # -- what it is given
 
@@ -225,13 +230,103 @@ class _Check:
                 variables.append(f"CONFORMANCE_{name.upper()}")
                 os.environ[variables[-1]] = fields[name]
                 fields[name] = Secret.env(variables[-1])
-        revealed = [str(one.reveal()) for one in fields.values() if hasattr(one, "reveal")]
-        self._secrets = [one for one in revealed if len(one) >= _PLAIN]
+        self._secrets = [one for one in _revealed(fields) if len(one) >= _PLAIN]
         try:
             yield fields
         finally:
             for one in variables:
                 os.environ.pop(one, None)
+
+
+# -- one attempt -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Came:
+    """What came of an attempt: the outputs, or None and the error; whether the config was changed, and all that was told."""
+
+    outputs: Mapping[str, Any] | None
+    error: str = ""
+    changed: bool = False
+    told: Sequence[str] = ()
+    log: Sequence[str] = ()
+    elsewhere: bool = False
+
+
+def _attempt(component: Component, config: Mapping[str, Any], context: StepContext) -> _Came:
+    given = copy.deepcopy(dict(config))
+    with _heard() as log:
+        try:
+            came = _Came(do_work(component, given, context))
+        except Exception as error:  # noqa: BLE001 - whichever it is, it is looked at
+            told = ["".join(traceback.format_exception(error)), repr(error), *_texts(error.args)]
+            came = _Came(None, f"{type(error).__name__}: {error}", told=told)
+    return replace(came, changed=not _is_same(given, config), log=log)
+
+
+def _elsewhere(component: Component, config: Mapping[str, Any], context: StepContext) -> _Came:
+    """The same as a step with `isolation: process` does it."""
+    from outlast.calls.guard import Guard
+
+    names = ("name", "summary", "config", "outputs", "types", "run")  # that is all that the work needs
+    parts = {name: getattr(component, name) for name in names}
+    guard = Guard("conformance", retry=None, isolation="process")
+    try:
+        came: _Came = guard.call(_in_child, parts, dict(config), context)
+    except Exception as error:  # noqa: BLE001 - the process died, or what came does not get back
+        return _Came(None, f"{type(error).__name__}: {error}", elsewhere=True)
+    return replace(came, elsewhere=True)
+
+
+def _in_child(parts: dict[str, Any], config: Mapping[str, Any], context: StepContext) -> _Came:
+    return _attempt(Component(**parts), config, context)
+
+
+# -- comparing -------------------------------------------------------------------------------------------------------------
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, where what is no number equals itself."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, as it is; what is no text as it is written."""
+    left, seen = [value], set[int]()
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, bytes | bytearray):
+            yield bytes(one).decode(errors="replace")
+        elif not isinstance(one, Mapping | list | tuple | set | frozenset):
+            yield repr(one)
+        elif id(one) not in seen:  # one that is in itself is looked at once
+            seen.add(id(one))
+            left += [*one, *one.values()] if isinstance(one, Mapping) else one
+
+
+def _revealed(value: Any) -> Iterator[str]:
+    """Every secret in the fields of a connection, however deep."""
+    if hasattr(value, "reveal"):
+        yield str(value.reveal())
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _revealed(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _revealed(inner)
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it is, and as Python, JSON and addresses write it."""
+    escaped = {repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1]}
+    escaped |= {json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret.encode(errors="replace"))[2:-1]}
+    return {secret, quote(secret, safe="", errors="replace"), *escaped}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +86,10 @@ class StepContext:
 
     `connection` has the fields of the connection that the config names, with secrets as `Secret`; None without one.
     `inputs` are those of the step. `root` is the folder of the project: paths begin there, and functions are imported
-    from there, or from modules that are `allowed`. `idempotency_key` is the same in every attempt at this step of this
-    run, and in no other: send it to services that take one. `component` is its own name. `row` is what a step with `for_each` works on. With
-    ``undoes`` it is called to undo a step. `hidden` are the secrets of the flow: what is on record has none of them in its
-    name.
+    from there, or from modules that are `allowed`. `idempotency_key` is the same in every attempt at this step in
+    this round of the run, and in no other: send it to services that take one. `component` is its own name. `row` is what a
+    step with `for_each` works on. With ``undoes`` it is called to undo a step. `hidden` are the secrets of the flow: what is on record has none of them in its
+    name. `row_key` is what the row of a step with `for_each` is known by.
     """
 
     pipeline: str
@@ -102,11 +103,21 @@ class StepContext:
     connection: Mapping[str, Any] | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     row: Any = NO_ROW
+    row_key: str = ""
     undoes: bool = False
     component: str = ""
     place: Place | None = field(default=None, repr=False)
     hidden: tuple[str, ...] = field(default=(), repr=False)
     until: float | None = None  # of a row: when its attempt is over, on the monotonic clock
+
+    @property
+    def work_key(self) -> str:
+        """
+        What this work is known by, in every round of the run and to what undoes it; `idempotency_key` is another one then.
+        Mark with it what is found again later.
+        """
+        parts = f"{self.run_id}\x1f{self.step}\x1f{self.row_key}"
+        return blake2b(parts.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
     def remaining(self) -> float | None:
         """

@@ -51,8 +51,17 @@ _DRIVERS: dict[str, Dialect] = {
 }
 _QUOTED = re.compile(r'".*"', re.DOTALL)
 _SINGLE = re.compile(r"'.*'|'.*", re.DOTALL)
+_MARK = re.compile("[\"'`«»„“”]")  # around what a database quotes, in whichever language
+_WORD = re.compile(r"\w+")
+_NUMBER = re.compile(r"(?<![\w$(.])\d[\w.]*")  # that of a type stands in brackets: varying(3)
+# What stands between two names that are quoted.
+_JOINING = frozenset(
+    "a and argument check column constraint does exclusion for foreign from function has have in is key name named no not null of "
+    "on or relation schema table the type unique use violates with".split()
+)
 # Where PostgreSQL says that an error comes from, if the code of a function or a trigger has raised it.
 _LANGUAGES = frozenset({"pl_exec.c", "plpy_elog.c", "plperl.c", "pltcl.c"})
+_NAMED = ("schema", "table", "column", "datatype", "constraint")  # what it names in fields of an error
 _SIGNAL = 1644  # the same of MySQL
 _NAME = r'"?[^\W\d][\w$]{0,62}"?'
 _OWN_WORDS = re.compile(
@@ -155,7 +164,7 @@ class Reading:
             raise
         except Exception as error:  # noqa: BLE001 - a driver's own, which may quote rows
             after = f" after {self._done} rows" if self._done else ""
-            raise failure(f"the query at {self._where} failed{after}", error) from None
+            raise failure(f"the query at {self._where} failed{after}", error, (self._query.sql,)) from None
         finally:
             self._busy = False
         if not rows:
@@ -313,22 +322,27 @@ def close(thing: Any) -> None:
             thing.close()
 
 
-def failure(what: str, error: Exception) -> OutlastError:
-    """What a driver says, in our words: whether it may pass, and nothing of anybody's rows."""
+def failure(what: str, error: Exception, known: Sequence[str]) -> OutlastError:
+    """What a driver says, in our words: whether it may pass, and nothing of anybody's rows. `known` is as for `said`."""
     verdict = classify(error)
     kind = PermanentFailure if verdict.category == "permanent" else TemporaryFailure
-    return kind(f"{what}: {said(error)}", error_class=verdict.error_class)
+    return kind(f"{what}: {said(error, known)}", error_class=verdict.error_class)
 
 
-def said(error: Exception) -> str:
-    """What a database says about an error, without the values that it quotes."""
+def said(error: Exception, known: Sequence[str] = ()) -> str:
+    """
+    What a database says about an error, without the values that it quotes. `known` has what is no value: the query, and
+    names of tables and columns.
+    """
     diag = getattr(error, "diag", None)
     primary = getattr(diag, "message_primary", None)
     if primary:
         state = str(getattr(error, "sqlstate", ""))
         if getattr(diag, "source_file", None) in _LANGUAGES:
             return f"SQLSTATE {state}, raised by a function or a trigger, whose words may have values"
-        return sanitise(_QUOTED.sub('"…"', primary) if state.startswith("22") else primary)
+        # What is wrong with a value is said of a value, also if it looks like a name.
+        names = [str(getattr(diag, f"{one}_name", None) or "") for one in _NAMED]
+        return sanitise(without_values(primary, () if state.startswith("22") else (*known, *names)))
     text = error_text(error)
     if error.args and error.args[0] == _SIGNAL:
         return f"{_SIGNAL}, raised by a function or a trigger, whose words may have values"
@@ -336,6 +350,37 @@ def said(error: Exception) -> str:
         # From the first quote to the last: of a part of a query, quotes stand inside of the quotes.
         text = f"{error.args[0]}, " + _SINGLE.sub("'…'", error_text(Exception(error.args[1])))
     return text or type(error).__name__
+
+
+def without_values(text: str, known: Sequence[str]) -> str:
+    """
+    A message of a database of which only that is left in quotes whose words are all `known`. A value may have quotes
+    itself: then what stands between them is none of the words that databases put there.
+
+    >>> without_values('column "title" of relation "ann" does not exist', ["select title"])
+    'column "title" of relation "…" does not exist'
+    >>> without_values('syntax error in tsquery: "title" & ann & "title"', ["select title"])
+    'syntax error in tsquery: "…"'
+    """
+    words = {word.lower() for one in known for word in _WORD.findall(one)}
+    before, *parts = _MARK.split(text)
+    shown = _without_numbers(before, words)
+    if not parts:
+        return shown
+    is_open = len(parts) % 2 == 1  # all behind the last quote may be a value
+    last = "" if is_open else _without_numbers(parts.pop(), words)
+    if is_open or not all(_JOINING.issuperset(_WORD.findall(between)) for between in parts[1::2]):
+        return f'{shown}"…"{last}'
+    for place in range(0, len(parts), 2):
+        part = parts[place]
+        found = _WORD.findall(part.lower())
+        if not (words.issuperset(found) if found else any(part in one for one in known)):
+            parts[place] = "…"
+    return '"'.join((shown, *parts, last))
+
+
+def _without_numbers(text: str, words: set[str]) -> str:
+    return _NUMBER.sub(lambda number: number[0] if number[0].lower() in words else "…", text)
 
 
 def said_by_postgres(message: str, sqlstate: str) -> str:

@@ -162,7 +162,7 @@ class TableSink(Sink):
             cursor.execute(f"select * from {self._quoted(table.name)} where 1 = 0", ())
         except Exception as error:
             if classify(error).category == "permanent" or dialect == "sqlite":
-                message = f"expected a table {table.name} in {shown(table.target)}, got: {said(error)}. Make it first."
+                message = f"expected a table {table.name} in {shown(table.target)}, got: {said(error, (table.name,))}. Make it first."
                 raise ConfigurationError(message) from None
             raise
         self._columns = {str(column[0]): self._kind(column[1]) for column in cursor.description}
@@ -180,7 +180,10 @@ class TableSink(Sink):
                 cursor.execute(f"explain {self._insert(table.key)}", [None] * len(table.key))
                 cursor.fetchall()
             except Exception as error:  # noqa: BLE001 - whatever the driver calls it
-                raise self._no_key(said(error)) from None
+                raise self._no_key(said(error, self._names())) from None
+
+    def _names(self) -> list[str]:
+        return [self._table.name, STAGE, *self._table.key, *self._columns]
 
     def _is_view(self, cursor: Any) -> bool:
         """Whether it is no table of SQLite itself: of a view, nobody counts what its triggers do."""
@@ -322,7 +325,7 @@ class TableSink(Sink):
                 raise
             cursor.execute(f"rollback to savepoint {point}")
             if len(rows) == 1:
-                message = f"the table {self._table.name} refuses it: {said(error)}"
+                message = f"the table {self._table.name} refuses it: {said(error, self._names())}"
                 refused[rows[0][0]] = PermanentFailure(message, error_class="validation_error")
                 return
             middle = len(rows) // 2
@@ -385,7 +388,7 @@ class TableSink(Sink):
             raise
         except Exception as error:  # noqa: BLE001 - a driver's own, which may quote rows
             self.close()
-            raise failure(f"the {self._table} {what}", error) from None
+            raise failure(f"the {self._table} {what}", error, self._names()) from None
 
     def _prepared(self, connection: Any) -> Dialect:
         dialect = dialect_of(connection)

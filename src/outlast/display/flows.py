@@ -45,10 +45,12 @@ STATES = {
     "failed": ("failed", "red"),
     "skipped": ("not begun", "bright_black"),
     "undoing": ("undoing", "yellow"),
+    "compensating": ("undo begun", "yellow"),
     "compensated": ("undone", "blue"),
     "compensation_failed": ("not undone", "red"),
 }
 _DONE = ("succeeded", "cached")
+_UNDONE = ("compensated", "compensating", "undoing")
 _QUIET = {"pending", "skipped"}
 
 
@@ -121,7 +123,8 @@ def now_of(view: FlowView, elapsed: float) -> FlowNow:
 def _ending(view: FlowView) -> str:
     """Why nothing more is begun, and what can be done about what still runs; nothing while all goes on."""
     if view.undoing:
-        return "undoing what has been done"
+        again = "" if view.requested is None else ", to its end. Ctrl-C again does not wait"
+        return f"undoing what has been done{again}"
     if view.requested is None:
         return ""
     running = sum(step.status == "running" for step in view.steps)
@@ -232,7 +235,7 @@ def _bar(now: FlowNow, width: int) -> Text:
     from outlast.display.terminal import WIDEST_BAR, bar
 
     bad = sum(step.state in {"failed", "compensation_failed"} for step in now.steps)
-    undone = sum(step.state in {"compensated", "undoing"} for step in now.steps)
+    undone = sum(step.state in _UNDONE for step in now.steps)
     label = f"  {now.done:,} of {counted(len(now.steps), 'step')}"
     room = max(10, min(width, WIDEST_BAR) - len(label))
     return bar(room, max(1, len(now.steps)), dead=bad, skipped=undone, succeeded=now.done).append(label)
@@ -276,7 +279,8 @@ def _crowded(now: FlowNow, width: int, room: int) -> list[Text]:
 
     if room <= 0:
         return []
-    rank = ["running", "undoing", "waiting", "failed", "compensation_failed", "compensated", "pending", "succeeded"]
+    rank = ["running", "undoing", "waiting", "failed", "compensation_failed", "compensating", "compensated", "pending"]
+    rank.append("succeeded")
     order = sorted(now.steps, key=lambda step: rank.index(step.state) if step.state in rank else len(rank))
     chosen = {step.id for step in order[: room - 1]}
     shown = [step for step in now.steps if step.id in chosen]
@@ -301,6 +305,8 @@ def changes(before: FlowView | None, view: FlowView) -> list[str]:
         if now.state in _QUIET and (was is None or was.status in _QUIET):
             continue
         line = _line(step, now)
+        if now.state in _QUIET and not step.begun:  # it was about to begin when the run began to end
+            line = f"{now.id}: not begun after all"
         same = was is not None and (was.status, was.waiting) == (step.status, step.waiting)
         if was is not None and same and _line(was, _step(was)) == line:
             continue  # what differs is nothing that is told
@@ -402,7 +408,7 @@ def page(now: FlowNow) -> str:
     from outlast.display.html import bar, coloured, cut, dimmed, escaped, framed, headline, monospaced, paragraph, table
 
     bad = sum(step.state in {"failed", "compensation_failed"} for step in now.steps)
-    undone = sum(step.state in {"compensated", "undoing"} for step in now.steps)
+    undone = sum(step.state in _UNDONE for step in now.steps)
     ways = {name: lines for lines, name in gutter(now.edges, [step.id for step in now.steps], MOST_LANES)}
     rows = [
         [
@@ -433,6 +439,7 @@ _KIND = {
     "running": "ok",
     "waiting": "again",
     "undoing": "again",
+    "compensating": "again",
     "succeeded": "good",
     "cached": "good",
     "failed": "bad",

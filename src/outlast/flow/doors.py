@@ -95,7 +95,7 @@ def changed_since(store: Store, record: RunRecord, manifest: Manifest) -> Change
 class Outlook:
     """
     What a run would do: `kept` steps are done and stay so, `run` are begun, `again` have been done and are done again;
-    `first` are undone before anything is begun, and `undo` after it, with nothing begun. Whether the work of those that have an
+    `first` are undone before anything is begun, and `undo` with nothing begun; then `failed` and `undone` are so already. Whether the work of those that have an
     idempotency key (`keyed`) was done by another run is known only when they are begun: the key may follow from what is done before.
     """
 
@@ -104,6 +104,8 @@ class Outlook:
     again: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     undo: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
     keyed: tuple[str, ...] = ()
 
     def of(self, step: str) -> str:
@@ -117,6 +119,8 @@ class Outlook:
             return f"done again{unless}"
         if step in self.run:
             return f"run{unless}"
+        if step in self.failed or step in self.undone:
+            return "stays failed" if step in self.failed else "is undone already"
         return "kept as it is" if step in self.kept else "not begun"
 
     @property
@@ -167,7 +171,13 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     done = [name for name in names if progress.state(name) in DONE]
     redo, first = what_again(store, plan, record, progress, rows, changed)
     if record.reason == "cancelling" or (progress.failed and not redo):
-        return Outlook(kept=tuple(one for one in done if one not in progress.to_undo()), undo=tuple(progress.to_undo()))
+        undo = tuple(progress.to_undo())
+        return Outlook(
+            kept=tuple(one for one in done if one not in undo),
+            undo=undo,
+            failed=tuple(progress.failed),
+            undone=tuple(name for name in names if progress.state(name) == "compensated"),
+        )
     again = tuple(name for name in done if name in redo)
     kept = tuple(name for name in done if name not in redo)
     run = tuple(name for name in names if name not in done)

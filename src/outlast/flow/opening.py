@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError, LeaseLost, nearest
-from outlast.flow.progress import DONE, after_crash, behind, compared, for_a_new_round, in_doubt
+from outlast.flow.progress import CUT_OFF, DONE, after_crash, behind, compared, for_a_new_round, in_doubt, plain
 from outlast.flow.record import progress_of, result_of_record
 from outlast.flow.steps import letter_of
 from outlast.pipeline.lease import let_go, take
@@ -113,6 +113,7 @@ def opened(store: Store, plan: FlowPlan) -> Opened | FlowResult:
                 record.id,
                 status="running",
                 reason=reason,
+                undoes=plan.undo_only,
                 stages=None if [*again.stages] == marks else marks,
                 identity=None if again.identity == identity else identity,
             ),
@@ -217,6 +218,19 @@ def _judged(plan: FlowPlan, record: RunRecord, row: FlowStep) -> AfterCrash:
     return AfterCrash(error, error_class, reason, letter)
 
 
+def cancelled(store: Store, record: RunRecord, why: str) -> bool:
+    """
+    End a run that nobody works on; whether there was something to end. What was under way when its process ended is put on
+    record as cut off: nobody goes on with the run, who would do that else. `LeaseLost` if somebody works on it after all.
+    """
+    lease = take(store, record, counted=False)
+    try:
+        store.recover_steps(lease, judge=lambda _: AfterCrash(CUT_OFF, "worker_lost"), owner=lease.before)
+        return store.set_run(lease, record.id, status="cancelled", reason="cancelled", why=why)
+    finally:
+        let_go(store, lease)
+
+
 def check_from(plan: FlowPlan) -> None:
     if plan.from_step is None:
         return
@@ -249,11 +263,24 @@ def check_changed(plan: FlowPlan, record: RunRecord, changed: Changed) -> None:
         return
     parts = [f"other work in {', '.join(changed.work)}"] if changed.work else []
     parts += [f"without {', '.join(changed.gone)}"] if changed.gone else []
+    others = _other_params(plan.manifest, record)
+    word = "parameter" if len(others) == 1 else "parameters"
+    given = (
+        f"The {word} {', '.join(others)} had another value in that run: give the one that it had. " if others else ""
+    )
     raise ConfigurationError(
         f"the steps have changed since the run {record.run_key!r} of {record.pipeline} did them: {' and '.join(parts)}. "
+        f"{given}"
         'on_change="keep" goes on with what they have put out, on_change="redo" does them again, and all that need them; '
         "or choose another run_key."
     )
+
+
+def _other_params(manifest: Manifest, record: RunRecord) -> list[str]:
+    """The parameters that have another value than the run was started with; one that is new or gone is none of them."""
+    flow = (record.identity or {}).get("flow") or {}
+    before: Mapping[str, Any] = (flow.get("manifest") or {}).get("params", {})
+    return [name for name, value in manifest.params.items() if name in before and plain(value) != before[name]]
 
 
 def check_doubt(plan: FlowPlan, record: RunRecord, rows: list[FlowStep]) -> None:

@@ -130,19 +130,38 @@ class Progress:
         return row.state == "succeeded" or _may_stand(row)
 
     def standing(self) -> list[str]:
-        """Steps that have been done and could be undone, in the order in which they succeeded."""
-        rows = [row for name, row in self.do.items() if self.stands(name)]
+        """
+        Steps that have been done and could be undone, in the order in which they succeeded. Of one whose undoing was begun
+        nobody can say that it stands: that is `half_undone`.
+        """
+        half = self.half_undone()
+        rows = [row for name, row in self.do.items() if self.stands(name) and name not in half]
         return [row.step for row in sorted(rows, key=lambda row: row.completed or 0)]
+
+    def half_undone(self) -> list[str]:
+        """Steps whose undoing was begun and has not ended: it is under way, waits, was stopped, or was cut off."""
+        return [name for name, row in self.undo.items() if is_begun(row)]
 
     def not_undone(self) -> list[str]:
         """Steps that could not be undone, in the order of the manifest."""
         return [name for name, row in self.undo.items() if row.state == "failed"]
 
-    def compensation(self) -> Literal["none", "completed", "failed"]:
-        """What came of undoing."""
+    def compensation(self, alone: Collection[str] = ()) -> Literal["none", "begun", "completed", "failed"]:
+        """What came of undoing; `alone` are the steps of which nothing was this run's to undo."""
         if self.not_undone():
             return "failed"
-        return "completed" if any(row.state == "succeeded" for row in self.undo.values()) else "none"
+        if self.half_undone():
+            return "begun"
+        if not any(row.state == "succeeded" and name not in alone for name, row in self.undo.items()):
+            return "none"
+        return "begun" if (self.failed or self.cancelling) and self.to_undo() else "completed"
+
+
+def is_begun(undo: FlowStep | None) -> bool:
+    """Whether something was begun that undoes a step, and has not ended. The row of an earlier round says nothing."""
+    if undo is None:
+        return False
+    return undo.state in {"running", "waiting"} or (undo.state == "pending" and undo.made_in_round)
 
 
 def _may_stand(row: FlowStep) -> bool:
@@ -154,6 +173,7 @@ def _may_stand(row: FlowStep) -> bool:
 
 # -- after a crash ---------------------------------------------------------------------------------------------------------
 
+CUT_OFF = "the process that ran it ended or stood still in the middle of an attempt"
 POISON = 3  # processes that ended while they ran a step, after which it is not begun again
 
 
@@ -166,10 +186,9 @@ def after_crash(row: FlowStep) -> tuple[str, str, Literal["poison", "ambiguous"]
     crashes = row.crashes + 1
     if crashes >= POISON:
         return f"{crashes} processes ended or stood still while they ran it: it is not begun again", "poison", "poison"
-    text = "the process that ran it ended or stood still in the middle of an attempt"
     if row.definition["policy"].get("idempotent") is False and row.key_digest is None and row.deed == "do":
-        return f"{text}: it may have been done, and must not be done twice", "worker_lost", "ambiguous"
-    return text, "worker_lost", None
+        return f"{CUT_OFF}: it may have been done, and must not be done twice", "worker_lost", "ambiguous"
+    return CUT_OFF, "worker_lost", None
 
 
 def in_doubt(manifest: Manifest, rows: Iterable[FlowStep]) -> list[str]:

@@ -5,10 +5,11 @@ A flow's run as it is on record: steps, their attempts, what they came to, in va
 from __future__ import annotations
 
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from outlast.flow.outputs import Outputs
-from outlast.flow.progress import DONE, Progress, in_doubt
+from outlast.flow.progress import DONE, Progress, in_doubt, is_begun
 from outlast.flow.results import FlowResult, StepRow
 from outlast.jobs.handle import AttemptRow
 from outlast.kernel.wording import counted
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from outlast.store.records import RunRecord
 
 _OVER = frozenset({"completed", "failed", "cancelled"})
+NOTHING: Mapping[str, StepStatus] = MappingProxyType({})
 
 
 def manifest_of(record: RunRecord) -> Manifest:
@@ -59,7 +61,11 @@ def result_of_record(
     progress = progress_of(manifest, rows, record)
     attempts = store.step_attempts(record.number)
     over = said.get("status", record.status) in _OVER
-    steps = tuple(_step_row(store, codec, record, progress, step, attempts, over=over) for step in manifest.steps)
+    alone = left_alone(store, record, progress)
+    steps = tuple(
+        _step_row(store, codec, record, progress, step, attempts, alone.get(step.id), over=over)
+        for step in manifest.steps
+    )
     fields: dict[str, Any] = {
         "id": record.id,
         "run_key": record.run_key,
@@ -67,11 +73,40 @@ def result_of_record(
         "status": record.status,
         "why": record.why,
         "reason": record.reason,
-        "compensation": progress.compensation(),
+        "compensation": progress.compensation(alone),
         "dead_letters": open_letters(steps),
         **said,
     }
     return FlowResult(steps=steps, error=error, **fields)
+
+
+def left_alone(store: Store, record: RunRecord, progress: Progress) -> dict[str, StepStatus]:
+    """
+    Steps that are on record as undone row by row, and had no row that was this run's to undo, with what they are in truth: as
+    they were, and ``cached`` if their rows were known by their keys.
+    """
+    found: dict[str, StepStatus] = {}
+    last = max((row.round for row in (*progress.do.values(), *progress.undo.values())), default=1)
+    for name, undo in progress.undo.items():
+        if undo.state != "succeeded" or undo.definition["work"].get("compensate", {}).get("per") != "row":
+            continue
+        rows = _newest_rows(store, record, name, last)
+        if rows is not None and store.find_run(f"{rows.pipeline}.undo", f"{rows.run_key}/undo") is not None:
+            continue
+        status = _status(progress.do.get(name), None, over=True)
+        if status == "compensated":
+            status = "cached" if rows is not None and rows.counts.succeeded else "succeeded"
+        found[name] = status
+    return found
+
+
+def _newest_rows(store: Store, record: RunRecord, step: str, last: int) -> RunRecord | None:
+    """The newest run over the rows of a step."""
+    for number in range(last, 0, -1):
+        key = f"{record.id}/{step}" + ("" if number == 1 else f"/{number}")
+        if (found := store.find_run(f"{record.pipeline}.{step}", key)) is not None:
+            return found
+    return None
 
 
 def open_letters(steps: Sequence[StepRow]) -> int:
@@ -91,13 +126,14 @@ def _step_row(
     progress: Progress,
     step: Any,
     attempts: Sequence[StepAttempt],
+    alone: StepStatus | None,
     *,
     over: bool,
 ) -> StepRow:
     row, undo = progress.do.get(step.id), progress.undo.get(step.id)
-    status = _status(row, undo, over=over)
+    status = alone or _status(row, undo, over=over)
     outputs: Mapping[str, Any] = {}
-    if status in DONE:
+    if status in DONE or status == "compensating":  # who undoes it by hand needs them, too
         data = store.outputs_of_step(record.number, step.id)
         if data is not None:
             outputs = Outputs(data, codec, partial(store.part_of_outputs, record.number, step.id))
@@ -108,7 +144,7 @@ def _step_row(
         status=status,
         attempts=_attempts(attempts, step.id, "do"),
         outputs=outputs,
-        error=None if told is None or status in {*DONE, "compensated"} else told.error,
+        error=None if told is None or status in {*DONE, "compensating", "compensated"} else told.error,
         stop_reason=None if told is None else told.stop_reason,
         undone_by=_attempts(attempts, step.id, "undo"),
     )
@@ -121,6 +157,8 @@ def _status(row: FlowStep | None, undo: FlowStep | None, *, over: bool) -> StepS
         return "skipped" if over else "pending"
     if row.state in {"pending", "waiting"}:
         return "skipped" if over and not row.made_in_round else "pending"
+    if row.state in DONE and is_begun(undo):
+        return "compensating"
     return row.state  # type: ignore[return-value]
 
 
@@ -144,12 +182,46 @@ def _attempts(attempts: Sequence[StepAttempt], step: str, deed: str) -> tuple[At
     )
 
 
-def in_words(progress: Progress, status: str, key: str, letters: int = 0) -> str:
-    """What a run came to, and what is left to do."""
-    steps = progress.manifest.steps
-    done = sum(progress.state(step.id) in DONE for step in steps)
-    said = f"{done} of {counted(len(steps), 'step')} succeeded"
-    cached = sum(progress.state(step.id) == "cached" for step in steps)
+def half_in_words(progress: Progress, rows: Mapping[str, str], *, at_work: bool) -> list[str]:
+    """Which steps were begun to be undone and are not, and how far that is; `rows` says that of those that have rows."""
+    half = progress.half_undone()
+    if at_work:
+        return [f"being undone: {_named(half, rows)}"] if half else []
+    cut = [name for name in half if was_cut_off(progress.undo[name])]
+    rest = [name for name in half if name not in cut]
+    found = [f"begun to be undone, and not finished: {_named(rest, rows)}"] if rest else []
+    if cut:
+        found.append(f"begun to be undone, and cut off, nobody knows how far it came: {_named(cut, rows)}")
+    return found
+
+
+def was_cut_off(undo: FlowStep) -> bool:
+    """Whether an undoing that nobody is at was cut off in the middle of an attempt; else it was stopped between two."""
+    return undo.state == "running" or (undo.state == "pending" and undo.error_type == "WorkerLost")
+
+
+def _named(names: Sequence[str], rows: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({rows[name]})" if name in rows else name for name in names)
+
+
+def in_words(
+    progress: Progress,
+    status: str,
+    key: str,
+    letters: int = 0,
+    *,
+    alone: Mapping[str, StepStatus] = NOTHING,
+    rows: Mapping[str, str] | None = None,
+) -> str:
+    """
+    What a run came to, and what is left to do. `alone` are the steps of which nothing was this run's to undo, `rows` says how far the
+    undoing of a step's rows is.
+    """
+    half = progress.half_undone()
+    states = {step.id: alone.get(step.id) or progress.state(step.id) for step in progress.manifest.steps}
+    done = sum(state in DONE and name not in half for name, state in states.items())
+    said = f"{done} of {counted(len(states), 'step')} succeeded"
+    cached = sum(state == "cached" for state in states.values())
     if cached:
         said += f", {cached} of them before, by {'its key' if cached == 1 else 'their keys'}"
     if letters:
@@ -161,11 +233,14 @@ def in_words(progress: Progress, status: str, key: str, letters: int = 0) -> str
         row = progress.do[name]
         parts.append(f"{name} failed ({row.error_class}, {row.stop_reason}): {row.error}")
     parts.append(said)
-    undone = [name for name, row in progress.undo.items() if row.state == "succeeded"]
+    undone = [name for name, row in progress.undo.items() if row.state == "succeeded" and name not in alone]
     if undone:
         parts.append(f"undone: {', '.join(undone)}")
+    elif alone:
+        parts.append("nothing was this run's to undo")
     if left := progress.not_undone():
         parts.append(f"could not be undone and still stands: {', '.join(left)}")
+    parts += half_in_words(progress, rows or {}, at_work=status == "running")
     if status == "failed" and (doubt := in_doubt(progress.manifest, [*progress.do.values(), *progress.undo.values()])):
         parts.append(
             f"look first whether {', '.join(doubt)} was done: run it again with run_key={key!r} and from_step={doubt[0]!r} "
@@ -175,7 +250,10 @@ def in_words(progress: Progress, status: str, key: str, letters: int = 0) -> str
         parts.append(f"run it again with run_key={key!r} to try what is not done")
     elif status == "cancelled":
         standing = progress.standing()
-        parts.append(f"still stands: {', '.join(standing)}" if standing else "nothing is left that could be undone")
-    else:
+        if standing:
+            parts.append(f"still stands: {', '.join(standing)}")
+        elif not half:
+            parts.append("nothing is left that could be undone")
+    elif status != "running":
         parts.append(f"run it again with run_key={key!r} to go on")
     return "; ".join(parts)

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from outlast.jobs.handle import AttemptRow
 
 StepStatus: TypeAlias = Literal[
-    "pending", "running", "succeeded", "cached", "failed", "skipped", "compensated", "compensation_failed"
+    "pending",
+    "running",
+    "succeeded",
+    "cached",
+    "failed",
+    "skipped",
+    "compensating",
+    "compensated",
+    "compensation_failed",
 ]
 FlowStatus: TypeAlias = Literal["running", "paused", "interrupted", "cancelled", "completed", "failed"]
 
@@ -58,7 +66,7 @@ class FlowResult:
     status: FlowStatus
     why: str
     steps: Sequence[StepRow]
-    compensation: Literal["none", "completed", "failed"] = "none"
+    compensation: Literal["none", "begun", "completed", "failed"] = "none"
     reason: str | None = None
     dead_letters: int = 0
     error: BaseException | None = None

@@ -196,7 +196,7 @@ class _OfRow:
             return do_work(self._component, config, context)
         return self._child.call(in_child, self._component.name, config, context)
 
-    def _context(self, values: Values, row: Any = NO_ROW) -> StepContext:
+    def _context(self, values: Values, row_key: str, row: Any = NO_ROW) -> StepContext:
         work, there, now = self.work, self.work.pass_, current()
         # A child process knows its own time.
         limit = None if self._child is not None else self._limit
@@ -213,6 +213,7 @@ class _OfRow:
             connection=self._connection,
             inputs=values.fill(self.inputs, self.template),
             row=row,
+            row_key=row_key,
             hidden=there.hidden,
             undoes=work.deed == "undo",
             place=Place(
@@ -264,7 +265,7 @@ class RowDeed(_OfRow):
     def _work(self, row: Any, key: str) -> dict[str, Any]:
         values = self.values.with_row(row)
         if self._idempotency is None:
-            return {"outputs": self._outputs(values, row, key)[0]}
+            return {"outputs": self._outputs(values, row, key, key)[0]}
         scope, digest, config = record_of(self.work, values, row if self._takes_row else NO_ROW)
         with self._turn(digest):
             begun = self._begin(scope, digest, config)
@@ -272,7 +273,7 @@ class RowDeed(_OfRow):
                 return self._hit(begun)
             there = self.work.pass_
             try:
-                outputs, packed = self._outputs(values, row, key)
+                outputs, packed = self._outputs(values, row, key, digest)  # rows that share it are the same work
             except BaseException:
                 keep_trying(lambda: there.store.release_key(begun, ahead_us=ahead_us()), "the store")
                 raise
@@ -280,13 +281,13 @@ class RowDeed(_OfRow):
             self._ours(lambda: there.store.succeed_key(begun, packed, ttl, there.lease, ahead_us=ahead_us()))
             return {"outputs": outputs}
 
-    def _outputs(self, values: Values, row: Any, key: str) -> tuple[Mapping[str, Any], bytes]:
+    def _outputs(self, values: Values, row: Any, key: str, row_key: str) -> tuple[Mapping[str, Any], bytes]:
         """What the component puts out for the row, also in one piece; PermanentFailure if it would not come back."""
         config = values.fill(self.template, self.template)
         if self._instead is not None:
             came = self._instead(config, key)
         else:
-            came = self._done(config, self._context(values, row if self._takes_row else NO_ROW))
+            came = self._done(config, self._context(values, row_key, row if self._takes_row else NO_ROW))
         return came, keep(came, self.work.pass_.home.codec, self.work.step.id).packed
 
     # -- its idempotency key
@@ -403,10 +404,13 @@ class RowUndo(_OfRow):
         work, there = self.work, self.work.pass_
         row = entry["item"]
         values = self.values.with_row(row, own_outputs=(work.step.id, entry.get("outputs", {})))
-        self._done(values.fill(self.template, self.template), self._context(values))
-        if "idempotency" in work.step.work:
-            scope, digest, _ = record_of(work, self.values.with_row(row))
-            keep_trying(lambda: there.store.forget_key(scope, digest, there.record.id), "the store")
+        config = values.fill(self.template, self.template)
+        if "idempotency" not in work.step.work:
+            self._done(config, self._context(values, str(entry["key"])))
+            return {}
+        scope, digest, _ = record_of(work, self.values.with_row(row))
+        self._done(config, self._context(values, digest))
+        keep_trying(lambda: there.store.forget_key(scope, digest, there.record.id), "the store")
         return {}
 
 

@@ -17,7 +17,7 @@ from outlast.errors import LeaseLost
 from outlast.flow.opening import Opened, identity_of
 from outlast.flow.opening import opened as open_run
 from outlast.flow.progress import DONE
-from outlast.flow.record import in_words, open_letters, progress_of, result_of_record
+from outlast.flow.record import NOTHING, in_words, left_alone, open_letters, progress_of, result_of_record
 from outlast.flow.results import without_secrets
 from outlast.flow.steps import Pass, StepWork
 from outlast.kernel.clock import Stop, here
@@ -35,11 +35,11 @@ from outlast.work.patience import keep_trying
 from outlast.work.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from outlast.flow.opening import FlowPlan
     from outlast.flow.progress import Progress
-    from outlast.flow.results import FlowResult
+    from outlast.flow.results import FlowResult, StepStatus
     from outlast.flow.steps import StepEnd
     from outlast.observe.events import Event
     from outlast.store import Store
@@ -103,7 +103,8 @@ class FlowRun:
             if request == "compensate" and self._progress is not None:
                 self._progress.cancelling = True
             self._requested = self._requested or request
-            self._stop.set()
+            if self._gave_up or not (self._undoes and self._requested in {"cancel", "compensate"}):
+                self._stop.set()  # else it is undone to its end
             self._look()
         self._news.set()
 
@@ -114,6 +115,7 @@ class FlowRun:
             work.give_up()
 
     _gave_up = False
+    _undoes = False  # what was done is being undone
     _spent = False
 
     # -- from start to end -----------------------------------------------------------------------------------------------
@@ -239,6 +241,7 @@ class FlowRun:
         if self._comes_back() or progress.phase(()) != "undo":
             return
         self._stop = there.stop = Stop()
+        self._undoes = True
         await self._undo_all()
 
     @property
@@ -291,8 +294,8 @@ class FlowRun:
 
     @property
     def _undo_ends(self) -> bool:
-        """As `_ends`, where to be cancelled is no reason to stop undoing."""
-        asked = self._requested in {"interrupted", "pause"}
+        """As `_ends`, where to be cancelled is no reason to stop undoing, unless somebody asks twice."""
+        asked = self._requested in {"interrupted", "pause"} or self._gave_up
         return asked or self._stop.is_set() or self._lost is not None or self._broken is not None
 
     async def _undo(self, name: str) -> None:
@@ -460,10 +463,10 @@ class FlowRun:
                 progress.undo.clear()
                 progress.put(store.flow_steps(record.number))
             found = read(status=status, reason=reason, why="")
-            why = self._why(status, reason, open_letters(found.steps))
+            why = self._why(status, reason, open_letters(found.steps), left_alone(store, record, progress))
             result = replace(found, why=why)
         except StoreError as broken:
-            why = self._why(status, reason, 0)
+            why = self._why(status, reason, 0, NOTHING)
             result = _unread(plan, record, status if status != "completed" else "failed", why, broken)
         told = self._news_of_end(result)
         unwritten = _write_end(store, opened, result, told, lost=lost)
@@ -476,10 +479,10 @@ class FlowRun:
                 emit(event)
         return result
 
-    def _why(self, status: str, reason: str | None, letters: int) -> str:
+    def _why(self, status: str, reason: str | None, letters: int, alone: Mapping[str, StepStatus]) -> str:
         progress, key = self._progress, self.plan.run_key
         assert progress is not None  # noqa: S101 - made before
-        said = in_words(progress, status, key, letters)
+        said = in_words(progress, status, key, letters, alone=alone)
         if reason == "lease_lost":
             return f"another process works on this run now; {said}"
         if reason == "store_error":

@@ -25,7 +25,7 @@ class StepView:
     """
     A step. `attempt` is the one under way or the last one, of `max_attempts`; `due_at` is when the next one is, while it
     waits. `undoing` says that what undoes it is under way; then these are about that. `took` are the seconds from its first
-    attempt to its end, once it has ended. `counts` are those of its rows or items, while they are worked on.
+    attempt to its end, once it has ended. `begun`: an attempt was begun in this round, or is about to be. `counts` are those of its rows or items, while they are worked on.
     """
 
     id: str
@@ -41,6 +41,7 @@ class StepView:
     took: float | None = None
     undoing: bool = False
     waiting: bool = False
+    begun: bool = True
     counts: Mapping[str, int] | None = None
 
 
@@ -67,13 +68,15 @@ def view_of(
     result: FlowResult | None = None,
     requested: str | None = None,
 ) -> FlowView:
-    """What is known now."""
+    """What is known now. What a result says of a step is known best."""
+    told: dict[str, StepStatus] = {} if result is None else {one.id: one.status for one in result.steps}
+    over = result is not None and result.status in _OVER
     return FlowView(
         id=record.id,
         run_key=record.run_key,
         pipeline=record.pipeline,
         steps=tuple(
-            _step(progress, step, running.get(step.id), over=result is not None and result.status in _OVER)
+            _step(progress, step, running.get(step.id), told.get(step.id), over=over)
             for step in progress.manifest.steps
         ),
         undoing=any(work.deed == "undo" for work, _ in running.values()),
@@ -82,16 +85,16 @@ def view_of(
     )
 
 
-def _step(progress: Progress, step: Any, active: Any, *, over: bool) -> StepView:
+def _step(progress: Progress, step: Any, active: Any, told: StepStatus | None, *, over: bool) -> StepView:
     row = progress.do.get(step.id)
     work = None if active is None else active[0]
-    status = "running" if work is not None else _status(row, progress.undo.get(step.id), over=over)
+    status = "running" if work is not None else told or _status(row, progress.undo.get(step.id), over=over)
     due = None if row is None or row.due_us is None or row.state != "waiting" else from_us(row.due_us)
     waiting = work is not None and work.due_us is not None
     if work is not None and work.due_us is not None:
         due = from_us(work.due_us)
     undo = progress.undo.get(step.id)
-    if work is None and status in DONE and undo is not None and undo.state == "succeeded":
+    if work is None and told is None and status in DONE and undo is not None and undo.state == "succeeded":
         status = "compensated"  # its own row says so when it is read again
     last = undo if status == "compensation_failed" else row
     retry = "compensate_retry" if work is not None and work.deed == "undo" else "retry"
@@ -110,5 +113,6 @@ def _step(progress: Progress, step: Any, active: Any, *, over: bool) -> StepView
         took=None if began is None or row is None else max(0.0, (row.changed_us - began) / 1e6),
         undoing=work is not None and work.deed == "undo",
         waiting=waiting,
+        begun=work is not None or (row is not None and row.made_in_round),
         counts=None if work is None else work.counts,
     )

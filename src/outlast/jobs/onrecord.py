@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import threading
 from concurrent.futures import Future
@@ -189,8 +190,7 @@ class OnRecord:
                 result = await wanted.fn(*args, **wanted.kwargs)
             finally:
                 _inside.reset(before)
-            await self._awrite(self._row(wanted, result))
-            self._note(wanted)
+            await self._awrite(self._row(wanted, result), lambda: self._note(wanted))
             return result
 
     def _learn(self) -> None:
@@ -344,6 +344,7 @@ class OnRecord:
     def compensate(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `Context.compensate`."""
         is_async, call = undo_kind(fn, in_async_job=self._job.is_async)
+        _refuse_misfit(fn, args, kwargs)
         data = self._call_data(call, fn, args, kwargs)
         known = _digest(["undo", call, _canonical(args, []), _canonical(kwargs, [])])
         return self._acompensate(call, data, known) if is_async else self._compensate(call, data, known)
@@ -356,8 +357,9 @@ class OnRecord:
             if isinstance(row, Future):
                 row.exception()  # somebody is at it; if that fails, it is written here
                 continue
-            with self._registering(known, row):
+            with self._registering(known):
                 self._write(row)
+                self._undoing[known] = row.place
 
     async def _acompensate(self, call: str, data: bytes, known: str) -> None:
         self._refuse_given_up()
@@ -367,8 +369,8 @@ class OnRecord:
             if isinstance(row, Future):
                 await asyncio.wait([asyncio.wrap_future(row)])  # which leaves it alone
                 continue
-            with self._registering(known, row):
-                await self._awrite(row)
+            with self._registering(known):
+                await self._awrite(row, functools.partial(self._undoing.__setitem__, known, row.place))
 
     def _undo_row(self, call: str, data: bytes, known: str) -> NewCompensation | Future[None] | None:
         """
@@ -393,11 +395,10 @@ class OnRecord:
         return NewCompensation(job.id, job.token, job.made, place, call, data, known, inside[-1] if inside else None)
 
     @contextmanager
-    def _registering(self, known: str, row: NewCompensation) -> Iterator[None]:
+    def _registering(self, known: str) -> Iterator[None]:
         """Others who want the same wait until it is on record, or could not be put there."""
         try:
             yield
-            self._undoing[known] = row.place
         finally:
             with self._lock:
                 waited_for = self._undoing_soon.pop(known)
@@ -523,9 +524,15 @@ class OnRecord:
         tenure = self._active.tenure
         return None if tenure is None else tenure.lease
 
-    async def _awrite(self, row: Put) -> None:
+    async def _awrite(self, row: Put, then: Callable[[], object]) -> None:
+        """Put it on record; `then` knows of it, also if whoever waits for it is cancelled meanwhile: it may be wanted once more."""
         if not self._in_loop():  # an event loop that the job has made for itself
-            await beside(lambda: self._write(row))
+
+            def write() -> None:
+                self._write(row)
+                then()
+
+            await beside(write)
             return
         writing = self._active.runner.results.put(self, row)
         cancelled: asyncio.CancelledError | None = None
@@ -535,6 +542,8 @@ class OnRecord:
             except asyncio.CancelledError as interruption:
                 cancelled = interruption
         try:
+            if writing.exception() is None:
+                then()
             if cancelled is not None:
                 raise cancelled from writing.exception()
             writing.result()
@@ -725,10 +734,12 @@ class OnRecord:
         """Let no step begin in code that goes on although its attempt is over."""
         self._refuse_lost(ends=ends)
         active, who = self._active, self._who
-        if active.why == "timeout" or (active.why is None and active.over):
+        if active.why == "timeout":
             raise AttemptTimeoutError(f"the time of this attempt of {who} is up")
         if active.why is not None:
             raise InterruptedError(f"{who} is to end")
+        if active.over:
+            raise InterruptedError(f"this attempt of {who} has ended")
 
     def _refuse_lost(self, *, ends: bool = False) -> None:
         """
@@ -828,6 +839,19 @@ def undo_kind(fn: Any, *, in_async_job: bool) -> tuple[bool, str]:
         )
         raise ConfigurationError(message)
     return kind == "async", place_of(fn)
+
+
+def _refuse_misfit(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What can never be called with these arguments is not registered: it would be known only when the job has failed."""
+    try:
+        declared = inspect.signature(fn, follow_wrapped=False)  # what is called: a decorator may add arguments
+    except (TypeError, ValueError):  # nobody knows its parameters
+        return
+    try:
+        declared.bind(*args, **kwargs)
+    except TypeError as misfit:
+        message = f"expected arguments that {name_of(fn)} takes, since it is called with them should the job fail, got: others ({misfit}). Nothing is registered."
+        raise ConfigurationError(message) from None
 
 
 async def _nothing() -> None:

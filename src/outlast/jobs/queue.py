@@ -123,9 +123,15 @@ class Jobs:
         """
         handle = self.get(id)
         if not self._home.store.undo_job(int(handle.id), by=this_user(), reason=_reason(reason), ahead_us=ahead_us()):
+            undone = {
+                "none": "nothing was registered",
+                "pending": "a worker is to undo it already",
+                "completed": "all of it is undone",
+            }
+            status, how = handle.status, undone.get(handle.compensation, "something of it is undone now")
             message = (
                 f"expected the job {handle.id} to be failed with something that could not be undone, or cancelled with something registered, "
-                f"got: {handle.status}, and nothing of it is to be undone."
+                f"got: {status}{f', and {how}' if status in {'failed', 'cancelled'} else ''}."
             )
             raise ConfigurationError(message)
         return handle

@@ -27,7 +27,7 @@ from weakref import getweakrefcount
 
 from outlast.calls.drivers import afall_back, arun, fall_back, run
 from outlast.calls.records import Context, Notes
-from outlast.calls.state import Call, current_work, gave_up, latest, running
+from outlast.calls.state import Call, current_work, gave_up, latest, racing, running
 from outlast.errors import AttemptTimeoutError, PermanentFailure, TemporaryFailure, TotalTimeoutError
 from outlast.jobs import outcome
 from outlast.jobs.inside import Inside, watch_executor
@@ -290,6 +290,9 @@ class ActiveJob:
         if self.kind.declared.ends_itself or self.over or self.why is not None or self.finishing:
             return
         if outcome.for_the_queue(self.job, self.kind.policy, seconds):
+            others_may_answer = racing.get()
+            if others_may_answer is not None and others_may_answer():
+                return
             self.waits = outcome.ToQueue(seconds, last)
             raise outcome.ToQueue(seconds, last)
 

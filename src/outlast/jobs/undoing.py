@@ -294,7 +294,9 @@ class Undoer:
             end = await self._write(tenure, job, one, after_crash(one, here.get().dice.roll()))
             if end.state != "due" or end.delay_us:
                 return end.state != "due"
-            one = one._replace(state="due", crashes=one.crashes + 1)
+            one = one._replace(
+                state="due", crashes=one.crashes + 1, attempts=one.attempts - 1
+            )  # as it is on record now
         try:
             fn = await in_thread(partial(self._found, job, one))
         except NotFound as missing:
@@ -419,7 +421,7 @@ def _letter(job: UndoneJob, one: CompensationRecord, end: CompensationEnd) -> De
         error_class=error_class,
         tier=classify(TemporaryFailure(text, error_class=error_class)).tier,
         fingerprint=fingerprint(one.call, error_class, kind, text),
-        attempts=max(1, one.attempts),
+        attempts=max(1, one.attempts - (not end.charged) + one.crashes + end.crashed),  # how often it was called
         first_failed_us=one.began_us or now,
         last_attempt_us=now,
         created_us=now,

@@ -12,7 +12,7 @@ from outlast.display.graph import ranks
 from outlast.display.html import coloured, escaped, framed, headline, monospaced, named, paragraph
 from outlast.display.html import isolated as text
 from outlast.kernel.wording import counted, duration, precise
-from outlast.report.flows import told
+from outlast.report.flows import rows_in_words, told
 from outlast.report.html import charts
 from outlast.report.html.pieces import legend_of, moment, num, section, tabled
 from outlast.report.page import whole_page
@@ -28,6 +28,7 @@ _KINDS = {
     "failed": "dead",
     "compensation_failed": "dead",
     "compensated": "limit",
+    "compensating": "again",
     "running": "again",
     "waiting": "again",
     "skipped": "skip",
@@ -108,7 +109,8 @@ def _tiles(report: FlowReport) -> str:
     found.append(("attempts", f"{len(attempts):,}", f"{counted(again, 'retry', 'retries')}"))
     found += [(f"{name} spent", f"{amount:,.6g}", "in all") for name, amount in [*report.spent.items()][:2]]
     if report.compensation != "none":
-        found.append(("undone", f"{len(report.undone):,}", f"{len(report.not_undone):,} could not be"))
+        begun = f"{len(report.undoing):,} begun, " if report.undoing else ""
+        found.append(("undone", f"{len(report.undone):,}", f"{begun}{len(report.not_undone):,} could not be"))
     if report.dead_letters:
         found.append(("dead letters", f"{report.dead_letters:,}", "of rows, open"))
     inside = "".join(
@@ -166,6 +168,7 @@ def _card(step: StepFacts) -> str:
     said = [counted(len(step.attempts), "attempt")] if step.attempts else []
     said += [precise(step.took)] if step.took is not None else []
     said += [counted(step.dead_letters, "dead letter")] if step.dead_letters else []
+    said += [*rows_in_words([step]).values()]
     outputs = ", ".join(f"{name} ({kind})" for name, kind in step.outputs.items())
     more = f"<li>puts out {text(outputs)}</li>" if outputs else ""
     return (
@@ -181,11 +184,11 @@ def _over_time(report: FlowReport) -> str:
     if not made:
         return ""
     first = min(one.started_at for one in made)
-    length = max((one.started_at - first).total_seconds() + one.took for one in made) or 1e-6
+    length = max((one.started_at - first).total_seconds() + (one.took or 0.0) for one in made) or 1e-6
 
     def place(one: AttemptFacts) -> tuple[float, float]:
         begin = 100 * (one.started_at - first).total_seconds() / length
-        wide = max(0.4, 100 * one.took / length)
+        wide = max(0.4, 100 * (one.took or 0.0) / length)
         return min(begin, 100 - wide), wide
 
     body, high = "", 42
@@ -196,10 +199,17 @@ def _over_time(report: FlowReport) -> str:
         for one, undo in [*((one, False) for one in step.attempts), *((one, True) for one in step.undone_by)]:
             x, wide = place(one)
             kind = (
-                "limit" if undo and one.succeeded else "ok" if one.succeeded else "again" if one.next_run_at else "dead"
+                "limit"
+                if undo and one.succeeded
+                else "ok"
+                if one.succeeded
+                else "again"
+                if one.next_run_at or one.outcome == "running"
+                else "dead"
             )
             what = "undoing, " if undo else ""
-            hint = f"{step.id}: {what}attempt {one.number} {one.outcome} after {precise(one.took)}"
+            after = "" if one.took is None else f" after {precise(one.took)}"
+            hint = f"{step.id}: {what}attempt {one.number} {one.outcome}{after}"
             body += charts.rect(x, wide, y + 19, 12, kind, hint, 2)
     foot = len(shown) * high
     body += f'<text x="0" y="{foot + 12}">{first:%H:%M:%S}</text>'
@@ -209,7 +219,7 @@ def _over_time(report: FlowReport) -> str:
         (kind, "", word)
         for kind, word in (
             ("ok", "succeeded"),
-            ("again", "failed, tried again"),
+            ("again", "failed, tried again, or under way"),
             ("dead", "failed"),
             ("limit", "undone"),
         )
@@ -243,7 +253,7 @@ def _row(what: str, one: AttemptFacts) -> list[tuple[str, str]]:
         num(one.number),
         (escaped(one.outcome), ""),
         (moment(one.started_at), "when"),
-        (precise(one.took), "num"),
+        ("" if one.took is None else precise(one.took), "num"),
         (then, "when"),
         (error, "text"),
     ]

@@ -6,6 +6,7 @@ as values, as a page, and what to do next.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ from outlast.calls.records import add_to
 from outlast.errors import ConfigurationError, nearest
 from outlast.flow.doors import files_of, shown_manifest
 from outlast.flow.outputs import Outputs
-from outlast.flow.progress import DONE, compared
-from outlast.flow.record import in_words, progress_of, result_of_record
+from outlast.flow.progress import CUT_OFF, DONE, compared
+from outlast.flow.record import in_words, left_alone, progress_of, result_of_record, was_cut_off
+from outlast.kernel.clock import here
 from outlast.kernel.frames import place_of
-from outlast.kernel.redact import masked, sanitise
-from outlast.kernel.wording import process_of
+from outlast.kernel.redact import mask_known, masked, sanitise
+from outlast.kernel.wording import counted, process_of
 from outlast.report.gather import passes_of
 from outlast.report.model import FORMAT, plain, saved
 from outlast.report.views import Shell, as_told
@@ -26,12 +28,12 @@ from outlast.spec.params import variable_of
 from outlast.store.records import FLOW, RunCounts, from_us
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from outlast.deadletters import DeadLetter
     from outlast.flow.progress import Progress
-    from outlast.flow.results import StepRow
+    from outlast.flow.results import StepRow, StepStatus
     from outlast.report.model import Pass
     from outlast.spec.manifest import Manifest, ManifestStep
     from outlast.store import Store
@@ -46,14 +48,15 @@ class AttemptFacts:
     """
     One attempt at a step, or at what undoes it. `round` is the round of the run that it belongs to: each that begins
     again what has failed is a new one. `stop_reason` is why there was no other, `next_run_at` when the next one was due,
-    `spent` what its code said that it used, such as tokens and money.
+    `spent` what its code said that it used, such as tokens and money. One that is ``running`` is under way; of one that
+    has ``crashed`` nobody knows how long it took before somebody goes on with the run.
     """
 
     number: int
     round: int
     outcome: str
     started_at: datetime
-    took: float
+    took: float | None
     next_run_at: datetime | None
     stop_reason: str | None
     error: str | None
@@ -73,10 +76,12 @@ class AttemptFacts:
 class StepFacts:
     """
     One step. `status` is ``pending``, ``running``, ``waiting``, ``succeeded``, ``cached``, ``failed``, ``skipped`` (never
-    begun), ``compensated`` or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
+    begun), ``compensating``, ``compensated`` or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
     attempt of its last round to the last one, waits included. `outputs` has the type of each. `dead_letter` is the open
     letter that tells of its failure, `rows` the newest run over its rows or items, `dead_letters` how many of these have an
-    open one. `nothing_undone`: it is on record as undone, and nothing of it was this run's to undo.
+    open one. `nothing_undone`: it is on record as undone, and nothing of it was this run's to undo. `undoing` is how far that
+    is which was begun to undo it and has not ended: ``running``, ``waiting``, ``stopped``, or ``cut_off`` if its process ended in
+    the middle; `undo_rows` are the rows of it: how many are to be undone (`total`), are undone, and could not be (`failed`).
     """
 
     id: str
@@ -95,6 +100,8 @@ class StepFacts:
     dead_letters: int
     rows: str | None
     nothing_undone: bool = False
+    undoing: str | None = None
+    undo_rows: Mapping[str, int] | None = None
     word: str = ""  # what its status is called here
 
 
@@ -112,9 +119,9 @@ class KeptFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReport:
     """
-    What a flow's run came to, and why. `undone` are the steps that were undone, `not_undone` those that could not be, and
-    `standing` those that are done and could be undone. `compensation` is ``none``, ``completed`` or ``failed``. `given` are
-    the parameters that are in no manifest and have to be given again; `unknown` says what cannot be told. `spent` is what all
+    What a flow's run came to, and why. `undone` are the steps that were undone, `not_undone` those that could not be,
+    `undoing` those whose undoing was begun and has not ended, and `standing` those that are done and could be undone.
+    `compensation` is ``none``, ``begun``, ``completed`` or ``failed``. `given` are the parameters that are in no manifest and have to be given again; `unknown` says what cannot be told. `spent` is what all
     attempts at its steps have used, and those at the rows and items of its steps.
     """
 
@@ -138,6 +145,7 @@ class FlowReport:
     compensation: str
     undone: tuple[str, ...]
     not_undone: tuple[str, ...]
+    undoing: tuple[str, ...]
     standing: tuple[str, ...]
     dead_letters: int
     given: tuple[str, ...]
@@ -220,20 +228,30 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
     letters = _open_letters(store, rows)
     runs_over_items = _runs_over_items(store, record, manifest, rows)
     over_rows = {name: found[0] for name, found in runs_over_items.items()}
-    bare = _nothing_undone(store, record, progress, over_rows)
+    alone = left_alone(store, record, progress)
+    lease = store.run_lease(record.number, 0)
+    at_work = record.status == "running" and lease is not None
+    half = {
+        name: (_undoing(progress.undo[name], at_work=at_work), _undo_rows(store, record, progress, name, over_rows))
+        for name in progress.half_undone()
+    }
     steps = tuple(
         replace(
-            _with_rows(store, _step(step, row, progress, attempts, letters, record), over_rows.get(step.id)),
-            nothing_undone=step.id in bare,
-            word=_word(row.status, record, bare=step.id in bare),
+            _with_rows(
+                store,
+                _step(step, row, progress, attempts, letters, record, at_work=at_work),
+                over_rows.get(step.id),
+            ),
+            nothing_undone=step.id in alone,
+            undoing=half.get(step.id, (None, None))[0],
+            undo_rows=half.get(step.id, (None, None))[1],
+            word=_word(row.status, record, half.get(step.id, (None, None))[0]),
         )
         for step, row in zip(manifest.steps, result.steps, strict=True)
     )
     with store.counting(record) as count:
         passes = passes_of(count.passes())
-    lease = store.run_lease(record.number, 0)
-    at_work = record.status == "running" and lease is not None
-    undone = tuple(name for name, row in progress.undo.items() if row.state == "succeeded" and name not in bare)
+    undone = tuple(name for name, row in progress.undo.items() if row.state == "succeeded" and name not in alone)
     return FlowReport(
         format=FORMAT,
         id=record.id,
@@ -242,7 +260,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         kind=record.kind,
         status=record.status,
         reason=record.reason,
-        why=_without(_why(record, progress, result.dead_letters), bare),
+        why=_why(record, progress, result.dead_letters, alone, rows_in_words(steps)),
         passes=record.passes,
         wanted=record.wanted,
         running_at=process_of(lease.owner) if at_work and lease is not None else None,
@@ -255,6 +273,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         compensation=result.compensation,
         undone=undone,
         not_undone=tuple(progress.not_undone()),
+        undoing=tuple(half),
         standing=tuple(progress.standing()),
         dead_letters=result.dead_letters,
         given=tuple(manifest.open_params),
@@ -269,35 +288,27 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
     )
 
 
-def _why(record: RunRecord, progress: Progress, letters: int) -> str:
+def _why(
+    record: RunRecord, progress: Progress, letters: int, alone: Mapping[str, StepStatus], rows: Mapping[str, str]
+) -> str:
     if record.status == "running":
-        said = in_words(progress, "completed", record.run_key, letters)
-        return f"running: {said}"
+        return f"running: {in_words(progress, 'running', record.run_key, letters, alone=alone, rows=rows)}"
     if record.status == "interrupted" and not record.reason and "; run it again" not in record.why:
         # Its process was killed: nobody has said how far it came.
-        return f"{record.why.removesuffix('.')}; {in_words(progress, 'interrupted', record.run_key, letters)}"
+        said = in_words(progress, "interrupted", record.run_key, letters, alone=alone, rows=rows)
+        return f"{record.why.removesuffix('.')}; {said}"
     return record.told
 
 
-def _word(status: str, record: RunRecord, *, bare: bool) -> str:
+def _word(status: str, record: RunRecord, undoing: str | None) -> str:
     """What the state of a step is called: where nothing goes on any more, nothing is pending."""
-    if bare and status == "compensated":
-        return "given up"
+    if status == "compensating":
+        return {"running": "undoing", "waiting": "undoing", "cut_off": "undo cut off"}.get(undoing or "", "undo begun")
     if status == "pending" and record.status in {"completed", "failed", "cancelled"}:
         return "not finished"
     from outlast.display.flows import STATES
 
     return STATES[status][0]
-
-
-def _without(why: str, bare: Collection[str]) -> str:
-    """What a run came to, where nothing of some steps was this run's to undo."""
-    parts = why.split("; ") if bare else [why]
-    for place, part in enumerate(parts):
-        if part.startswith("undone: "):
-            names = [name for name in part.removeprefix("undone: ").split(", ") if name not in bare]
-            parts[place] = f"undone: {', '.join(names)}" if names else "nothing was this run's to undo"
-    return "; ".join(parts)
 
 
 def _runs_over_items(
@@ -318,20 +329,42 @@ def _runs_over_items(
     return found
 
 
-def _nothing_undone(
-    store: Store, record: RunRecord, progress: Progress, newest: Mapping[str, RunRecord]
-) -> frozenset[str]:
-    """Steps that are undone row by row, are on record as undone, and had no row that was this run's to undo."""
-    return frozenset(
-        name
-        for name, row in progress.undo.items()
-        if row.state == "succeeded"
-        and row.definition["work"].get("compensate", {}).get("per") == "row"
-        and (
-            name not in newest
-            or store.find_run(f"{record.pipeline}.{name}.undo", f"{newest[name].run_key}/undo") is None
-        )
-    )
+def _undoing(undo: FlowStep, *, at_work: bool) -> str:
+    """How far an undoing is that was begun and has not ended."""
+    if at_work:
+        return "running" if undo.state == "running" else "waiting"
+    return "cut_off" if was_cut_off(undo) else "stopped"
+
+
+def _undo_rows(
+    store: Store, record: RunRecord, progress: Progress, name: str, newest: Mapping[str, RunRecord]
+) -> dict[str, int] | None:
+    """What became of the rows of a step that are undone one by one; None where nothing is on record of them."""
+    work = progress.undo[name].definition["work"]
+    done = newest.get(name)
+    if work.get("compensate", {}).get("per") != "row" or done is None:
+        return None
+    runs: list[RunRecord] = []
+    while True:  # what could not be undone at first has a run of its own
+        key = f"{done.run_key}/undo" + (f"/{len(runs) + 1}" if runs else "")
+        found = store.find_run(f"{record.pipeline}.{name}.undo", key)
+        if found is None:
+            break
+        runs.append(found)
+    # Rows are read as they are undone. All that were done are undone, unless some are the work of another run.
+    known = done.counts.succeeded if "idempotency" not in work else 0
+    undone = sum(run.counts.succeeded for run in runs)
+    failed = runs[-1].counts.failed + runs[-1].counts.dlq if runs else 0
+    return {"total": max(known, runs[0].counts.total if runs else 0), "undone": undone, "failed": failed}
+
+
+def rows_in_words(steps: Sequence[StepFacts]) -> dict[str, str]:
+    """How many rows are undone, of the steps whose rows are."""
+    return {
+        step.id: f"{step.undo_rows['undone']:,} of {counted(step.undo_rows['total'], 'row')} undone"
+        for step in steps
+        if step.undo_rows is not None
+    }
 
 
 def _with_rows(store: Store, step: StepFacts, run: RunRecord | None) -> StepFacts:
@@ -358,16 +391,17 @@ def _took(record: RunRecord, attempts: Sequence[StepAttempt]) -> float | None:
 
 
 def _counts(steps: Sequence[StepFacts], progress: Progress) -> dict[str, int]:
-    """Where the steps are; one that could not be undone still counts as what it was."""
+    """Where the steps are; one that could not be undone still counts as what it was, one that is half undone does not."""
     states = [progress.state(step.id) if step.status == "compensation_failed" else step.status for step in steps]
     done = sum(state in DONE for state in states)
     failed = states.count("failed")
-    undone, skipped = states.count("compensated"), states.count("skipped")
-    pending = len(states) - done - failed - skipped - undone
+    undone, skipped, half = states.count("compensated"), states.count("skipped"), states.count("compensating")
+    pending = len(states) - done - failed - skipped - undone - half
     return {
         "total": len(states),
         "succeeded": done,
         "failed": failed,
+        "compensating": half,
         "compensated": undone,
         "skipped": skipped,
         "pending": pending,
@@ -381,6 +415,8 @@ def _step(
     attempts: Sequence[StepAttempt],
     letters: Mapping[str, str],
     record: RunRecord,
+    *,
+    at_work: bool,
 ) -> StepFacts:
     row, undo = progress.do.get(step.id), progress.undo.get(step.id)
     failed: FlowStep | None = undo if result.status == "compensation_failed" else row
@@ -394,8 +430,8 @@ def _step(
         component=sanitise(step.component),
         needs=tuple(step.needs),
         status="waiting" if waits and result.status == "pending" else result.status,
-        attempts=tuple(_attempt(one) for one in made if one.deed == "do"),
-        undone_by=tuple(_attempt(one) for one in made if one.deed == "undo"),
+        attempts=(*(_attempt(one) for one in made if one.deed == "do"), *_under_way(row, at_work=at_work)),
+        undone_by=(*(_attempt(one) for one in made if one.deed == "undo"), *_under_way(undo, at_work=at_work)),
         took=_span([one for one in made if one.deed == "do"]),
         due_at=None if not waits or row is None or row.due_us is None else from_us(row.due_us),
         error=None if result.error is None else sanitise(result.error),
@@ -437,6 +473,28 @@ def _attempt(one: StepAttempt) -> AttemptFacts:
     )
 
 
+def _under_way(row: FlowStep | None, *, at_work: bool) -> Iterator[AttemptFacts]:
+    """The attempt that has begun and has no end on record: it runs, or its process has ended in the middle of it."""
+    if row is None or row.state != "running":
+        return
+    started = from_us(row.changed_us)
+    yield AttemptFacts(
+        number=row.made,
+        round=row.round,
+        outcome="running" if at_work else "crashed",
+        started_at=started,
+        took=max(0.0, (here.get().clock.now() - started).total_seconds()) if at_work else None,
+        next_run_at=None,
+        stop_reason=None,
+        error=None if at_work else CUT_OFF,
+        error_type=None if at_work else "WorkerLost",
+        error_class=None if at_work else "worker_lost",
+        worker=None,
+        place=None,
+        traceback=None,
+    )
+
+
 _TYPES = {
     "NoneType": "null",
     "bool": "boolean",
@@ -467,6 +525,40 @@ def _open_letters(store: Store, rows: Sequence[FlowStep]) -> dict[str, str]:
         if letter is not None and letter.status == "open":
             found[letter.id] = letter.id
     return found
+
+
+#: Outputs whose names sound like secrets, and are none.
+_NO_SECRETS = {"s3.writer": ("key", "sha256"), "s3.deleter": ("key",)}
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def _masked_outputs(component: str, outputs: Mapping[str, Any]) -> Any:
+    """What a step has put out, without secrets. The key of an object is one only if its text looks like one."""
+    hidden = masked(outputs)
+    names = _NO_SECRETS.get(component, ())
+    if names and isinstance(hidden, dict):
+        _put_back(names, hidden, outputs)
+        for told, entry in _pairs(hidden.get("rows"), outputs.get("rows")):  # of a step for each row
+            for inside, was in _pairs([told.get("outputs")], [entry.get("outputs")]):
+                _put_back(names, inside, was)
+    return hidden
+
+
+def _pairs(told: Any, was: Any) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    if isinstance(told, list) and isinstance(was, list):
+        yield from (
+            (one, other)
+            for one, other in zip(told, was, strict=False)
+            if isinstance(one, dict) and isinstance(other, dict)
+        )
+
+
+def _put_back(names: Sequence[str], told: dict[str, Any], was: Mapping[str, Any]) -> None:
+    for name in names:
+        value = was.get(name)
+        if isinstance(value, str) and name in told:
+            digest = name == "sha256" and _SHA256.fullmatch(value) is not None
+            told[name] = mask_known(value) if digest else masked(value)
 
 
 # -- what is asked of a flow -------------------------------------------------------------------------------------------------
@@ -506,9 +598,14 @@ class FlowViews:
         if codec.unreadable:
             raise ConfigurationError(_UNREADABLE)
         for step in result.steps:
-            if step.status in DONE:
+            if step.status in DONE or step.status == "compensating":
                 found = {name: step.outputs[name] for name in step.outputs}
-                yield {"step": step.id, "outputs": found if reveal else masked(found)}
+                yield {"step": step.id, "outputs": found if reveal else _masked_outputs(step.component, found)}
+
+    def run_of(self, letter: DeadLetter) -> RunRecord | None:
+        """The run of a flow whose step, or what undoes one, has this dead letter; None of other letters, and if it is gone."""
+        run = None if letter.run_id is None else self._store.run(letter.run_id)
+        return None if run is None or run.kind != "flow" else as_told(self._store, run)
 
     def rows_of(self, letter: DeadLetter) -> tuple[RunRecord, str] | None:
         """The flow's run and the step whose row has this dead letter; None of a letter of something else."""
@@ -537,13 +634,6 @@ class FlowViews:
     def other_work(self, record: RunRecord) -> tuple[str, ...]:
         """Steps that are done, and are something else in the manifest that is on record."""
         return compared(shown_manifest(record), self._store.flow_steps(record.number)).other_work
-
-    def standing(self, record: RunRecord) -> list[str]:
-        """Steps that are done and could be undone, in the order in which they succeeded."""
-        return self._progress(record).standing()
-
-    def _progress(self, record: RunRecord) -> Progress:
-        return progress_of(shown_manifest(record), self._store.flow_steps(record.number), record)
 
     def with_counts(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """These runs, flows with the counts of their steps."""
@@ -577,7 +667,8 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
 
     key = report.run_key
     again = command("resume", key, *missing_params(report.given))
-    cancels = command("cancel", key, *(["--compensate"] if report.standing else []))
+    left = bool(report.standing or report.undoing)
+    cancels = command("cancel", key, *(["--compensate"] if left else []))
     if report.running_at is not None:
         yield "To end it:", cancels
         return
@@ -588,9 +679,11 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
         yield "Go on:", again
         if report.reason != "cancelling":
             yield (
-                f"To give it up{' and undo what it has done' if report.standing else ''}:",
-                cancels if not report.standing else f"{cancels}{_more(report)}",
+                f"To give it up{' and undo what it has done' if left else ''}:",
+                cancels if not left else f"{cancels}{_more(report)}",
             )
+    elif report.status == "cancelled" and left:
+        yield "To undo what is left:", f"{cancels}{_more(report)}"
     elif report.status == "failed":
         doubt = next((step.id for step in report.steps if step.stop_reason == "ambiguous"), None)
         if doubt is None:
@@ -602,7 +695,7 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
             if name in {step.id for step in report.steps} and (letter := report[name].dead_letter) is not None:
                 archive = command("dlq", "archive", letter[:12], "--reason", "undone by hand")
                 yield f"That tries first to undo {name}. If it was undone by hand:", archive
-        if report.standing and not report.not_undone:
+        if left and not report.not_undone:
             yield "To give it up and undo what it has done:", f"{cancels}{_more(report)}"
     for step in report.steps:
         if step.dead_letters and step.rows is not None:

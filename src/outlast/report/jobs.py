@@ -63,9 +63,10 @@ _NOT_UNDONE = {
     "queued": "it may still succeed. Cancel it first.",
     "processing": "it may still succeed. Cancel it first.",
     "succeeded": "it has succeeded, and nothing of it is undone.",
-    "failed": "nothing that it has done still stands and could be undone, or a worker is at it.",
+    "failed": "all that it has registered is undone, or it has registered nothing.",
     "cancelled": "it has registered nothing that undoes it, or all of that is undone.",
 }
+_UNDOING = {**_NOT_UNDONE, "failed": "a worker is to undo it already.", "cancelled": "a worker is to undo it already."}
 _WAITS = {
     "alone": "Two of its workers have died: a worker that has nothing else takes it.",
     "held": "Its time was up and its code still runs: it is not begun again before that has ended.",
@@ -302,7 +303,9 @@ class JobViews:
         count = self._store.undo_job(number, by=this_user(), reason=reason)
         if count:
             return Answer(str(number), done=True, said=f"{counted(count, 'function')} to be called, by a worker")
-        return self._refused(number, _NOT_UNDONE)
+        job = self._store.job(number)
+        left = job is not None and in_all(self._store.compensations(number), job.status) == "pending"
+        return self._refused(number, _UNDOING if left else _NOT_UNDONE)
 
     def _refused(self, number: int, why: Mapping[str, str]) -> Answer:
         job = self._store.job(number)

@@ -4,7 +4,8 @@ What a store has on record, as metrics: asked for when it is wanted, so that not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from outlast.observe.exposition import exposition
 from outlast.observe.metrics import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from outlast.observe.metrics import Sample
     from outlast.report.views import Views
     from outlast.store import Store
+    from outlast.store.troubles import OnRecord
 
 _RUNS, _ITEMS, _STEPS, _JOBS, _UNDOING, _LETTERS = RECORDED
 #: What the command exposes, in this order.
@@ -45,6 +47,7 @@ EXPOSED = (
     *(metric for metric in METRICS if metric.asked and metric is not OPEN_LETTERS),
     STATE._replace(about="1 for the state that a circuit breaker is in, 0 for the others, as it is on record."),
 )
+_Counted: TypeAlias = "list[tuple[tuple[str, ...], int]]"
 _STATUS = {state: status for status, states in JOB_STATES.items() for state in states}
 
 
@@ -77,13 +80,14 @@ def samples_of(store: Store, views: Views) -> Iterator[Sample]:
         for metric, value in ((RETRIES, total.retries), (SUCCESSES, total.successes), (EXHAUSTED, total.exhausted)):
             yield samples.one(metric, total.tier, total.step, value=value)
     on_record = store.on_record()
-    for pipeline, status, count in on_record.runs:
+    runs, steps = _as_told(store, views, on_record)
+    for (pipeline, status), count in runs:
         yield samples.one(_RUNS, app, pipeline, status, value=count)
     for pipeline, read, *ended in on_record.items:
         for status, count in zip(("succeeded", "skipped", "dlq", "failed"), ended, strict=True):
             yield samples.one(_ITEMS, app, pipeline, status, value=count)
         yield samples.one(_ITEMS, app, pipeline, "pending", value=max(0, read - sum(ended)))
-    for pipeline, deed, state, count in on_record.steps:
+    for (pipeline, deed, state), count in steps:
         yield samples.one(_STEPS, app, pipeline, deed, state, value=count)
     for kind, queue, state, count in on_record.jobs:
         yield samples.one(_JOBS, app, kind, queue, _STATUS[state], value=count)
@@ -99,6 +103,26 @@ def samples_of(store: Store, views: Views) -> Iterator[Sample]:
         yield samples.one(OPEN_LETTERS, app, "", value=0)
     for breaker in views.breakers_now():
         yield from samples.state(breaker["name"], breaker["state"])
+
+
+def _as_told(store: Store, views: Views, found: OnRecord) -> tuple[_Counted, _Counted]:
+    """Runs and steps by what people are told of them: nothing is running whose process was killed."""
+    runs = Counter({(pipeline, status): count for pipeline, status, count in found.runs})
+    steps = Counter({(pipeline, deed, state): count for pipeline, deed, state, count in found.steps})
+    for run in views.abandoned():
+        _move(runs, (run.pipeline, "running"), (run.pipeline, run.status))
+        for step in store.flow_steps(run.number) if run.kind == "flow" else ():
+            if step.state == "running":
+                _move(steps, (run.pipeline, step.deed, "running"), (run.pipeline, step.deed, run.status))
+    return sorted(runs.items()), sorted(steps.items())
+
+
+def _move(counted: Counter[Any], before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    if counted[before] > 0:  # else it has come to its end between two looks
+        counted[before] -= 1
+        counted[after] += 1
+    if not counted[before]:
+        del counted[before]
 
 
 def metrics_text(store: Store, views: Views) -> str:

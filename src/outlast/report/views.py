@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.deadletters import DeadLetters, as_groups
@@ -155,12 +156,19 @@ class Views:
         if status not in {"running", "interrupted"}:
             return [as_told(store, run) for run in store.runs(pipeline, status, limit=limit)]
         found = store.runs(pipeline, "interrupted", limit=limit) if status == "interrupted" else []
-        before, fitting = None, 0
-        while fitting < limit and (page := store.runs(pipeline, "running", limit=500, before=before)):
-            told = [run for run in (as_told(store, run) for run in page) if run.status == status]
-            found += told
-            fitting, before = fitting + len(told), page[-1]
+        found += islice((run for run in self._under_way(pipeline) if run.status == status), limit)
         return sorted(found, key=lambda run: (run.started_at, run.number), reverse=True)[:limit]
+
+    def _under_way(self, pipeline: str | None = None) -> Iterator[RunRecord]:
+        """The runs that are on record as running, the newest first, as people are told of them."""
+        before = None
+        while page := self._store.runs(pipeline, "running", limit=500, before=before):
+            yield from (as_told(self._store, run) for run in page)
+            before = page[-1]
+
+    def abandoned(self) -> list[RunRecord]:
+        """The runs that are on record as running, and that nobody runs."""
+        return [run for run in self._under_way() if run.status != "running"]
 
     def replay(self, run_key: str, pipeline: str | None = None) -> RunRecord | None:
         """The replay of this key, of any pipeline unless one is named."""
@@ -248,6 +256,10 @@ class Views:
         if run.status == "failed" and not unfinished(run):
             return False, None  # with something left it would go on when it is run again
         why = "Cancelled by hand."
+        if run.kind == "flow":
+            from outlast.flow.opening import cancelled
+
+            return cancelled(self._store, run, why), None
         return self._store.set_run(None, run.id, status="cancelled", reason="cancelled", why=why), None
 
     # -- breakers ------------------------------------------------------------------------------------------------------

@@ -351,23 +351,24 @@ class Compensations:
 
     def undo_job(self, id: int, /, *, by: str = "", reason: str = "", ahead_us: int = 0) -> int:
         """
-        Have undone what could not be undone of a failed job, and all that a cancelled one has registered; how much that is.
-        Who wanted it, and why, stays on record.
+        Have undone what could not be undone of a failed job, what waits for its next attempt or for a worker that knows it, and all that a
+        cancelled one has registered; how much that is. Who wanted it, and why, stays on record.
         """
         database = self._database
         with database.writing() as tx:
             found = tx.row(
-                f"select state, {database.now} + {int(ahead_us)} from outlast_jobs where app = ? and id = ? {database.for_update}",
+                f"select state, {database.now} + {int(ahead_us)}, worker from outlast_jobs where app = ? and id = ? {database.for_update}",
                 *(self.app, id),
             )
             if found is None or found[0] not in {"failed", "cancelled"}:
                 return 0
             which = "('failed', 'registered')" if found[0] == "cancelled" else "('failed')"
+            waits = "state = 'due' and due > ?" if found[2] is None else "1 = 0 and due > ?"  # else somebody is at it
             # Also what somebody has called undone by hand: to undo it once more does no harm.
             done = tx.execute(
                 "update outlast_compensations set state = 'due', due = null, attempts = 0, crashes = 0, unknown = 0, previous = null, ended = null "
-                f"where app = ? and job = ? and not closed and state in {which}",
-                *(self.app, id),
+                f"where app = ? and job = ? and not closed and (state in {which} or {waits})",
+                *(self.app, id, found[1]),
             ).rowcount
             if done:
                 self._note_change(tx, id, "undo", found[1], by, reason)
@@ -402,7 +403,7 @@ def close_round(tx: Transaction, app: str, job: int, state: str, *, from_start: 
         if now == "failed" and not by_hand:
             message = (
                 f"expected what job {job} has done to be undone before it is done again, got: {call} has failed, and what it undoes still "
-                f"stands. Try it once more: outlast jobs undo {job}. If it was undone by hand: outlast dlq archive {(letter or '')[:12]}."
+                f"stands. Try it once more: outlast jobs undo {job}. If it was undone by hand: outlast dlq archive {(letter or '')[:12]} --reason 'undone by hand'."
             )
             raise StoreRefused(message, error_class="data_error")
     undone = [place if step is not None else 0 for place, now, step, *_ in rows if now in {"undone", "failed"}]

@@ -181,11 +181,16 @@ class Flows:
         return [_attempt(row) for row in rows]
 
     def step_states(self, run_numbers: Sequence[int]) -> dict[int, dict[str, int]]:
-        """How many steps of each of these runs are in which state; those that were never begun are not counted."""
+        """
+        How many steps of each of these runs are in which state; those that were never begun are not counted. One that is
+        done, and whose undoing was begun, is `compensating`.
+        """
         found: dict[int, dict[str, int]] = {number: {} for number in run_numbers}
         rows = self._database.rows(
-            f"select run, state, count(*) from outlast_flow_steps where deed = 'do' and run {self._database.among} "
-            "group by run, state",
+            "select s.run, case when u.run is not null and s.state in ('succeeded', 'cached') then 'compensating' else s.state end as state_now, "
+            "count(*) from outlast_flow_steps s left join outlast_flow_steps u on u.run = s.run and u.step = s.step and u.deed = 'undo' "
+            "and (u.state in ('running', 'waiting') or (u.state = 'pending' and u.token > 0)) "
+            f"where s.deed = 'do' and s.run {self._database.among} group by s.run, state_now",
             self._database.passed(run_numbers),
         )
         for run, state, count in rows:

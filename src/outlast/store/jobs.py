@@ -551,14 +551,14 @@ class Jobs(Finishing):
                 return False
             worker, state, kind, key, letter, now = found
             to: JobState = "ready" if worker is None else "held"
+            self._refuse_taken(tx, id, kind, key)
+            undone = compensations.close_round(tx, self.app, id, state, from_start=from_start)
             if from_start and worker is not None:
                 message = (
                     f"expected the code of job {id} to have ended before its steps are forgotten, got: it still runs although its time was up. "
                     "Requeue it when that has ended, or end its worker."
                 )
                 raise StoreRefused(message, error_class="data_error")
-            self._refuse_taken(tx, id, kind, key)
-            undone = compensations.close_round(tx, self.app, id, state, from_start=from_start)
             try:
                 tx.execute(
                     f"update outlast_jobs set state = '{to}', token = token + {int(worker is None)}, due = ?, attempts = 0, crashes = 0, began = null, "

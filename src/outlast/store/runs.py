@@ -169,10 +169,11 @@ class Runs(Leases):
         why: str = "",
         stages: Sequence[StageMark] | None = None,
         identity: Mapping[str, Any] | None = None,
+        undoes: bool = False,
     ) -> bool:
         """
         Move a run to another status, if `RUN_MOVES` has that move; whether it did. `LeaseLost` if the lease is not the
-        newest.
+        newest. `undoes`: it goes on only to be undone, which a cancelled one may, too.
 
         A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it.
         `stages` replaces its stages, `identity` what makes it itself.
@@ -198,7 +199,11 @@ class Runs(Leases):
                 *values,
                 self.app,
                 id,
-                self._database.passed(before for before, moves in RUN_MOVES.items() if status in moves),
+                self._database.passed(
+                    before
+                    for before, moves in RUN_MOVES.items()
+                    if status in moves or (undoes and before == "cancelled" and status == "running")
+                ),
             )
             return done.rowcount == 1
 

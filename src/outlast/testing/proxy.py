@@ -5,12 +5,14 @@ over TCP can be tested through it.
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, get_args
+from selectors import EVENT_WRITE, DefaultSelector
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
 from outlast.settings.checks import Check
 
@@ -23,6 +25,7 @@ _KINDS: tuple[str, ...] = get_args(FaultKind)
 _GARBAGE = bytes(range(256)) * 4
 # An answer before the answer: the client is asked to go on with its request.
 _INTERIM = re.compile(rb"HTTP/1\.1 1[0-9][0-9] .*?\r\n\r\n", re.DOTALL)
+_LOOK = 0.05  # seconds between two looks whether a connection is still wanted
 _MOMENT = 2.0  # seconds until a thread that does not end is taken to be stuck in a client that reads nothing
 
 
@@ -101,7 +104,7 @@ class FaultProxy:
     def hold_back(self, said: bytes, answer: bytes) -> None:
         """
         Once a client has said this, hold back the first thing with this answer in it, and all that follows, on its
-        connection. Until `cut`, which loses it.
+        connection. Of an answer that comes in pieces, this is the one that makes it whole. Until `cut`, which loses it.
         """
         check = Check()
         for field, value in (("said", said), ("answer", answer)):
@@ -145,12 +148,7 @@ class FaultProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            try:
-                target = _connect(self._target)
-            except OSError:  # it is being restarted
-                client.close()
-                continue
-            pair = _Pair(client, target, self._script, self._forget)
+            pair = _Pair(client, self._target, self._script, self._forget)
             with self._lock:  # a pair that carries bytes can be cut: its client must not be ahead of us
                 self._pairs.append(pair)
                 pair.start()
@@ -191,41 +189,64 @@ class _Script:
 
 
 class _Pair:
-    """One client, its connection to the target, and the two threads that carry bytes between them."""
+    """
+    One client, its connection to the target, and the two threads that carry bytes between them. The first of them makes the
+    connection: a target that takes nobody holds up no other client, and can be given up.
+    """
 
     def __init__(
-        self, client: socket.socket, target: socket.socket, script: _Script, forget: Callable[[_Pair], None]
+        self,
+        client: socket.socket,
+        address: str | tuple[str, int],
+        script: _Script,
+        forget: Callable[[_Pair], None],
     ) -> None:
-        self._client, self._target = client, target
+        self._client, self._address = client, address
+        self._target: socket.socket
         self._script = script
         self._forget = forget
         self._said = False  # what hold_back waits for
         self._fault: str | None = None
         self._lock = threading.Lock()
-        self._ending = False
+        self._ending = threading.Event()
         self._ended = threading.Event()
-        self._running = 2
-        self._threads = [
-            threading.Thread(target=self._run, args=(carry,), name="outlast-proxy-pair", daemon=True)
-            for carry in (self._carry_requests, self._carry_answers)
-        ]
+        self._running = 0
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        for thread in reversed(self._threads):  # a request may end it at once, and what is ended must have begun
-            thread.start()
+        with self._lock:
+            self._go(self._serve)
+
+    def _go(self, carry: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._run, args=(carry,), name="outlast-proxy-pair", daemon=True)
+        self._running += 1
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        target = _connect(self._address, self._ending)  # OSError if it is being restarted: its client is let go
+        with self._lock:
+            if self._ending.is_set():
+                target.close()
+                return
+            self._target = target
+            self._go(self._carry_answers)  # first: a request may end it at once, and what is ended must have begun
+        self._carry_requests()
 
     def end(self, *, reset: bool) -> None:
         """Close both ends, once; with `reset`, the first that the client hears is that. Done when this returns."""
         with self._lock:
-            mine, self._ending = not self._ending, True
+            mine = not self._ending.is_set()
+            self._ending.set()
+            ends = [self._client, *([self._target] if hasattr(self, "_target") else [])]
         here = threading.current_thread()
         if not mine:
             if here not in self._threads:
                 self._ended.wait()
             return
         # Wake both threads without a word to the client.
-        _shutdown(self._client, socket.SHUT_RD)
-        _shutdown(self._target, socket.SHUT_RDWR)
+        for end in ends:
+            _shutdown(end, socket.SHUT_RD if end is self._client else socket.SHUT_RDWR)
         for thread in self._threads:
             if thread is not here:
                 thread.join(_MOMENT)
@@ -236,8 +257,8 @@ class _Pair:
         if reset:
             with suppress(OSError):
                 self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._client.close()
-        self._target.close()
+        for end in ends:
+            end.close()
         self._ended.set()
         self._forget(self)
 
@@ -266,7 +287,7 @@ class _Pair:
                     self._fault = fault
                 first, before = False, seen[-(longest - 1) :] if longest > 1 else b""
                 self._hand_on(chunk)
-        if not self._ending:
+        if not self._ending.is_set():
             _shutdown(self._target, socket.SHUT_WR)
 
     def _hand_on(self, chunk: bytes) -> None:
@@ -277,6 +298,7 @@ class _Pair:
                 raise
 
     def _carry_answers(self) -> None:
+        before = b""
         with suppress(OSError):
             while answer := self._target.recv(65536):
                 if (fault := self._fault) is not None:
@@ -288,13 +310,16 @@ class _Pair:
                         return
                     continue
                 held = self._script.held
-                if self._said and held is not None and held[1] in answer:
-                    self._lose()
-                    return
+                if self._said and held is not None:
+                    seen = before + answer  # what is looked for may come in two pieces
+                    if held[1] in seen:
+                        self._lose()
+                        return
+                    before = seen[-(len(held[1]) - 1) :] if len(held[1]) > 1 else b""
                 self._client.sendall(answer)
         if self._fault is not None:  # the target hung up: it gave no answer that could be spoilt
             self._spoil(self._fault, b"")
-        elif not self._ending:
+        elif not self._ending.is_set():
             _shutdown(self._client, socket.SHUT_WR)
 
     def _spoil(self, fault: str, answer: bytes) -> None:
@@ -311,7 +336,7 @@ class _Pair:
     def _lose(self) -> None:
         """Keep to itself what the target says, until the connection is cut."""
         with suppress(OSError):
-            while not self._ending and self._target.recv(65536):
+            while not self._ending.is_set() and self._target.recv(65536):
                 pass
 
 
@@ -325,12 +350,36 @@ def _is_port(port: object) -> bool:
     return isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= 65535
 
 
-def _connect(target: str | tuple[str, int]) -> socket.socket:
-    if isinstance(target, tuple):
-        return socket.create_connection(target)
-    connection = socket.socket(socket.AF_UNIX)
+def _connect(target: str | tuple[str, int], given_up: threading.Event) -> socket.socket:
+    """A connection to the target, at the first of its addresses that takes one. OSError if none does, or nobody waits for it any more."""
+    if isinstance(target, str):
+        return _connected(socket.AF_UNIX, target, given_up)
+    failed = OSError("no address")
+    for family, _, _, _, address in socket.getaddrinfo(*target, type=socket.SOCK_STREAM):
+        try:
+            return _connected(family, address, given_up)
+        except OSError as error:
+            failed = error
+    raise failed
+
+
+def _connected(family: int, address: Any, given_up: threading.Event) -> socket.socket:
+    """A call that blocks could not be given up while the target takes nobody: so it is asked again and again."""
+    connection = socket.socket(family)
     try:
-        connection.connect(target)
+        connection.settimeout(0)
+        code = connection.connect_ex(address)
+        while code == errno.EAGAIN and not given_up.wait(_LOOK):  # a unix socket whose queue is full
+            code = connection.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            with DefaultSelector() as there:
+                there.register(connection, EVENT_WRITE)
+                while not given_up.is_set() and not there.select(_LOOK):
+                    pass
+            code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code or given_up.is_set():
+            raise OSError(code, "no connection to the target")
+        connection.settimeout(None)
     except OSError:
         connection.close()
         raise

@@ -66,6 +66,7 @@ __all__ = [
     "classify",
     "is_looked_at",
     "lineage",
+    "mark_begun",
     "names_of",
     "plans",
     "refusal",
@@ -155,8 +156,11 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
     """
     Whether it is certain that the failed call had no effect: it was never sent, or refused, or rolled back.
 
-    Anything else may have been done although it failed: a connection that was lost, a timeout, an error of the server.
+    Anything else may have been done although it failed: a connection that was lost, a timeout, an error of the server, and
+    whatever the call did before this error, if that is marked.
     """
+    if _has_begun(error):
+        return False
     # What merely happened before (an implicit context) may have been handled, and something else sent since; only
     # libraries' wrappers are known to mean it.
     meant = raised.cause(error) is not None or _dotted(type(error)) in WRAPPERS or _CAUSED_BY not in verdict.why
@@ -176,6 +180,22 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
         if str(state) in UNDONE_STATES or not UNDONE_TYPES.isdisjoint(names_of(type(link))):
             return True
         link = raised.cause(link) or (raised.context(link) if _dotted(type(link)) in WRAPPERS else None)
+    return False
+
+
+def mark_begun(error: BaseException) -> None:
+    """Say on an error that the call has done something before: what the error proves holds for its last part only."""
+    raised.fields(error)[_BEGUN] = True
+
+
+def _has_begun(error: BaseException) -> bool:
+    link: BaseException | None = error
+    for _ in range(_DEPTH):
+        if link is None:
+            return False
+        if raised.fields(link).get(_BEGUN) is True:
+            return True
+        link = raised.cause(link) or raised.context(link)
     return False
 
 
@@ -209,6 +229,7 @@ _OVERLOADED = 529  # what services of models say instead of 429 when all of them
 LONGEST_HINT = 31_536_000.0  # seconds, a year: beyond any policy's ceiling
 _DEPTH = 12  # how far a chain is followed; real ones have five links
 _CAUSED_BY = "was caused by"
+_BEGUN = "outlast_begun"  # on an error: something was done before it
 _own: dict[str, str] = {}
 plans: dict[type[BaseException], _Plan] = {}
 

@@ -87,11 +87,20 @@ def begun_in_thread(do: Callable[[], R], *, left: bool = False) -> asyncio.Futur
         if wrong is None:
             done.set_result(came)
         else:
-            done.set_exception(wrong)
+            done.set_exception(_raisable(wrong))
 
     thread = threading.Thread(target=work, daemon=left, name="outlast-work")
     thread.start()
     return done
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """The error, as a future takes it: none takes StopIteration, which would end whatever awaits it as if it had returned."""
+    if not isinstance(error, StopIteration):
+        return error
+    raised = RuntimeError("the function raised StopIteration")
+    raised.__cause__ = error
+    return raised
 
 
 class Threads(Generic[T, R]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from outlast.components.conformance import check_component
 from outlast.components.describing import Component
 from outlast.components.steps.config import Config, Connection
 from outlast.errors import ConfigurationError
+from outlast.settings.secret import Secret
 from stores import prepared
 from tables import table
 
@@ -77,6 +79,30 @@ def lacks(config: Made, context: StepContext):
 
 def text(config: Made, context: StepContext):
     return {"n": "1"}
+
+
+def tells_bytes(config: Made, context: StepContext):
+    assert context.connection is not None
+    return {"n": [{"raw": context.connection["token"].reveal().encode()}]}
+
+
+def tells_header(config: Made, context: StepContext):
+    assert context.connection is not None
+    return {"n": f"sent {context.connection['headers']['X-Key'].reveal()!r}"}
+
+
+def in_one_process(config: Made, context: StepContext):
+    if os.getpid() != int(os.environ["CONFORMING_IN"]):
+        raise ValueError("in another process")
+    return {"n": 1}
+
+
+def in_any_process(config: Made, context: StepContext):
+    return {"n": os.getpid()}
+
+
+def no_number(config: Made, context: StepContext):
+    return {"n": [float("nan"), {"a": float("nan")}]}
 
 
 def test_our_own_components_are_what_a_step_relies_on(tmp_path, postgres):
@@ -149,17 +175,23 @@ def test_our_own_components_are_what_a_step_relies_on(tmp_path, postgres):
         (tells, {"connection": "http"}, None, None, "expected no secret of the connection in its outputs"),
         (logs, {"connection": "http"}, None, None, "expected no secret of the connection in its log"),
         (raises, {"connection": "http"}, None, {"n": 2}, "expected no secret of the connection in its message"),
-        (other, {"idempotent": True}, None, None, "expected the same outputs the second time, got others: n"),
+        (other, {"idempotent": True}, None, None, "expected the same outputs the second time, in a process of its own, got others: n"),
         (other, {}, None, None, ""),
         (odd, {}, None, None, "expected the output n to be what a store can keep"),
         (lacks, {}, None, None, "shop.made put out nothing: expected n"),
         (text, {"types": {"n": "integer"}}, None, None, "shop.made put out n as a value of type str: expected an integer"),
         (lambda config, context: {"n": 1}, {}, None, None, "expected run to reach a process of its own"),
+        (in_one_process, {}, None, None, "expected it to work with the config in a process of its own, got: ValueError: in another process"),
+        (in_one_process, {"idempotent": True}, None, None, "the second time, in a process of its own, got: ValueError: in another process"),
+        (in_any_process, {"idempotent": True}, None, None, "the second time, in a process of its own, got others: n"),
+        (no_number, {}, None, None, ""),
+        (no_number, {"idempotent": True}, None, None, ""),
         (right, {}, None, {"n": 1}, "expected it to fail with the config failing, got: outputs"),
     ],
 )  # fmt: skip
-def test_what_a_step_cannot_rely_on_is_told(run, how, config, failing, said):
+def test_what_a_step_cannot_rely_on_is_told(monkeypatch, run, how, config, failing, said):
     """Each thing by itself, in a sentence."""
+    monkeypatch.setenv("CONFORMING_IN", str(os.getpid()))
     connection = {"base_url": "https://shop.example", "token": SECRET}
     made = component(run, **how)
     if not said:
@@ -169,6 +201,51 @@ def test_what_a_step_cannot_rely_on_is_told(run, how, config, failing, said):
         check_component(made, config, connection=connection, failing=failing)
     assert said in str(wrong.value)
     assert str(wrong.value).startswith("shop.made is not what a step relies on:\n  - ")
+
+
+@table(
+    ("run", "secret"),
+    [
+        (tells, "line-one\nline-two"),
+        (tells, "pa\\ss'wo\"rd"),
+        (tells, "pässwörd-é"),
+        (tells_bytes, "pässwörd-é"),
+        (tells_bytes, SECRET),
+        (raises, "line-one\nline-two"),
+        (tells_header, SECRET),
+        (tells_header, "pa\\ss'wo\"rd-é\n"),
+    ],
+)
+def test_a_secret_is_found_however_it_is_written(monkeypatch, run, secret):
+    """With line breaks, quotes and letters of other languages, as bytes, quoted, and where it is deep in the connection."""
+    monkeypatch.setenv("CONFORMING_KEY", secret)
+    headers = {"X-Key": Secret.env("CONFORMING_KEY")}
+    connection = {"base_url": "https://shop.example", "token": secret, "headers": headers}
+    if run is tells_header:
+        del connection["token"]
+    with pytest.raises(
+        AssertionError, match=r"expected no secret of the connection in its (outputs|message), got: one"
+    ):
+        check_component(component(run, connection="http"), {"n": 2}, connection=connection)
+
+
+def test_calls_that_count_nothing_prove_nothing():
+    """Who counts the calls of another server would find no retry; a config that fails before a call is none."""
+    with pytest.raises(
+        AssertionError, match="expected one call for one attempt, got: 0; calls has to count those of it"
+    ):
+        check_component(component(right), calls=lambda: 0)
+    asked = []
+
+    def asks(config, context):
+        if config.n == 2:
+            raise ValueError("before it has asked")
+        asked.append(1)
+        return {"n": 1}
+
+    with pytest.raises(AssertionError) as wrong:  # a function of a function reaches no other process
+        check_component(component(asks), failing={"n": 2}, calls=lambda: len(asked))
+    assert "call for one attempt" not in str(wrong.value)
 
 
 def test_a_component_that_tries_again_is_found_by_counting():

@@ -200,9 +200,10 @@ def test_what_a_killed_attempt_has_left_is_removed_by_the_next(tmp_path):
 
 def test_no_rows_are_a_file_without_rows(tmp_path):
     """The file is there for whoever reads it next."""
-    for name in ("a.jsonl", "a.csv", "a.parquet"):
+    for name in ("a.jsonl", "a.csv", "a.parquet", "a.jsonl.gz", "a.csv.zst"):
         assert write(tmp_path, name, []) == {"path": name, "count": 0}
         assert read(tmp_path, name) == []
+    assert gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()) == b""
 
 
 def test_only_a_file_is_replaced(tmp_path):

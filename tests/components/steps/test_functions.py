@@ -192,6 +192,33 @@ def test_what_does_not_fit_can_be_split_off():
     }
 
 
+def test_a_value_on_which_the_check_breaks_does_not_fit():
+    """Deeper or larger than the check can compute with: the row is split off as any other, and the rows around it are checked."""
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    schema = {"properties": {"a": {"multipleOf": 0.5}, "b": {"$ref": "#/$defs/list"}, "c": {"type": "string"}}}
+    schema["$defs"] = {"list": {"type": "array", "items": {"$ref": "#/$defs/list"}}}
+    rows = [{"a": 1}, {"a": 10**400}, {"a": Decimal("1.5")}, {"b": deep}, {"c": 10**5000}, {"a": 2.5}]
+    config = {"data": rows, "schema": schema}
+    split = outputs_of("schema.validator", {**config, "on_invalid": "split"}, a_context())
+    assert (split["valid"], split["count"]) == ([rows[0], rows[5]], 2)
+    broken = "all of it: has a value that cannot be checked"
+    assert [(one["row"], one["reasons"]) for one in split["invalid"]] == [
+        (2, [f"{broken} (OverflowError)"]),
+        (3, [f"{broken} (TypeError)"]),
+        (4, ["all of it: deeper than can be checked"]),
+        (5, [f"{broken} (ValueError)"]),
+    ]
+    shelf = Shelf()
+    kind, said, _ = failure_of("schema.validator", config, a_context(place=shelf.place))
+    assert (kind, said[:71]) == (
+        "validation_error",
+        "expected every row to fit the schema, got 4 of 6 that do not: row 2: al",
+    )
+    assert len(str(shelf.kept["raw"]).splitlines()) == 4
+
+
 @table(
     ("format_", "right", "wrong"),
     [

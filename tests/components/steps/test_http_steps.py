@@ -21,7 +21,7 @@ from components.steps.calling import Shelf, a_context, failure_of, outputs_of
 from outlast.components.reaching import is_public
 from outlast.components.running import StepContext
 from outlast.settings.secret import Secret
-from outlast.verdicts import classify
+from outlast.verdicts import classify, surely_undone
 from servers.http import MisbehavingServer
 from tables import table
 
@@ -255,6 +255,22 @@ def test_redirects_are_followed_where_the_step_says_so():
         assert sent == [("POST", "/a", b"{}", "k-1"), ("POST", "/b", b"{}", "k-1"), ("GET", "/c?d=1", b"", None)]
         assert fails(here(server), "/loop", max_redirects=3)[0] == "client_error"
         assert len(server.asked) == 7
+
+
+@table("hop", ["/busy", "refused"])
+def test_a_hop_that_is_refused_does_not_prove_that_nothing_was_done(hop):
+    """The request that led there was taken; one that is refused itself was not."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/"
+    answers = {
+        "/order": (303, {"location": nobody if hop == "refused" else hop}, b""),
+        "/busy": (429, {}, b""),
+    }
+    with Answers(answers) as server:
+        errors = [fails(here(server), path, method="POST", json={}, max_redirects=1)[2] for path in ("/order", "/busy")]
+    again = [pickle.loads(pickle.dumps(error)) for error in errors]
+    assert [surely_undone(error, classify(error)) for error in again] == [False, True]
+    assert {classify(error).category for error in again} == {"transient"}
 
 
 def test_another_host_gets_no_login_and_no_header_of_the_connection():

@@ -6,19 +6,21 @@ import json
 import logging
 from time import process_time
 
+import openai
 import pytest
 from typer.testing import CliRunner
 
 import outlast
 from components.steps.calling import Shelf, a_context, failure_of, outputs_of
 from outlast.cli import app as command_line
+from outlast.components.answers import json_of, text_of
 from outlast.components.conformance import check_component
 from outlast.components.registry import find_component, find_family
 from outlast.components.running import StepContext
 from outlast.components.steps.doing.jsons import NoValue, one_value
 from outlast.settings.secret import Secret
 from outlast.testing import FaultProxy
-from outlast.verdicts import classify
+from outlast.verdicts import classify, surely_undone
 from servers.model import Fault, ModelServer, Said, completion
 from tables import table
 
@@ -330,6 +332,82 @@ def test_a_value_that_does_not_fit_is_invalid_output_by_place_and_rule(tmp_path)
     assert len(server.asked) == 2
 
 
+DEEP = {"type": "array", "items": {"$ref": "#"}}
+EVEN = {"type": "integer", "multipleOf": 0.5}
+
+
+@table(
+    ("said", "schema", "why"),
+    [
+        ("[" * 300 + "]" * 300, DEEP, "all of it: deeper than can be checked"),
+        ("1" + "0" * 400, EVEN, "all of it: has a value that cannot be checked (OverflowError)"),
+    ],
+)
+def test_a_value_on_which_the_check_breaks_is_one_that_does_not_fit(said, schema, why):
+    """S1-11, S1-12: it is the model's value, and no mistake in our code: kept, asked for again if the step says so, invalid_output."""
+    shelf, again = Shelf(), Shelf()
+    right = "[]" if schema is DEEP else "2"
+    with ModelServer(said, said, right) as server:
+        kind, told, _ = fails(here(server), shelf, response="json", schema=schema)
+        outputs = ask(here(server), again, response="json", schema=schema, ask_again=True)
+    assert (kind, told) == (
+        "invalid_output",
+        f"small at 127.0.0.1: expected the JSON value to fit the schema, got: {why}",
+    )
+    assert shelf.kept == again.kept == {"answer": said}
+    assert (outputs["text"], outputs["calls"], len(server.asked)) == (right, 2, 3)
+    assert f"the JSON value does not fit the schema: {why}. Answer again" in server.prompts[2]
+
+
+@table(
+    "line",
+    [
+        '{"stars": 5}',
+        '{"stars": 5, "stars": 1}',
+        Said('{"stars": 5}', finish="length"),
+        Said('{"stars": 5}', finish=None),
+        Said('{"stars": 5}', message={"refusal": "no"}),
+        Said('{"stars": 5}', message={"tool_calls": [{"id": "1"}]}),
+        Said(None),
+        Said('{"stars": 5}', top={"choices": []}),
+        Said('{"stars": 5}', top={"choices": None}),
+        Said('{"stars": 5}', top={"choices": [{"finish_reason": "stop"}]}),
+        Said('{"stars": 5}', top={"error": {"code": 503, "message": "hunter2"}}),
+        Said('{"stars": 5}', top={"error": {"message": "hunter2"}}),
+        Fault(body=b"<html>hunter2</html>", content_type="text/html"),
+        'Sure: {"stars": 5}',
+        '<think>{"stars": 1}?</think>{"stars": 5}',
+        '```JSON\n{"stars": 5}\n```',
+        '```json\n{"stars": 5}\n```\n```json\n{"stars": 1}\n```',
+        '{"stars": ' + "[" * 3000 + "]" * 3000 + "}",
+        '{"stars": "hunter2"}',
+        '{"stars": 1' + "0" * 400 + "}",
+    ],
+)
+def test_code_of_ones_own_reads_an_answer_as_the_component_does(line):
+    """S1-11, S1-12: the same value, or the same error class; nothing of the answer is in the message."""
+    schema = {**STARS, "properties": {"stars": {"type": "integer", "multipleOf": 0.5}}}
+
+    def asked(server):
+        with openai.OpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
+            completion = client.chat.completions.create(model="small", messages=[{"role": "user", "content": "a"}])
+        return json_of(text_of(completion), schema)
+
+    def came(call, *args, **kwargs):
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whichever it is, it is compared
+            verdict = classify(error)
+            return verdict.error_class, verdict.category, "hunter2" in str(error)
+
+    with ModelServer(line, line) as server:
+        own = came(asked, server)
+        component = came(lambda: ask(here(server), response="json", schema=schema)["json"])
+    assert (
+        own == component in ({"stars": 5}, ("invalid_output", "permanent", False), ("unavailable", "transient", False))
+    )
+
+
 # --- asking again ---
 
 
@@ -390,6 +468,13 @@ def test_a_second_call_that_fails_is_how_the_attempt_has_failed():
         kind, _, error = fails(here(server), shelf, response="json", ask_again=True)
     assert (kind, classify(error).category, len(server.asked)) == ("unavailable", "transient", 2)
     assert shelf.kept["answer"] == "five"
+
+
+def test_a_second_call_that_is_refused_does_not_prove_that_nothing_was_done():
+    """The first one was answered, and is paid."""
+    with ModelServer("five", Fault(429), Fault(429)) as server:
+        second, first = (fails(here(server), response="json", ask_again=True)[2] for _ in range(2))
+    assert [surely_undone(error, classify(error)) for error in (second, first)] == [False, True]
 
 
 # --- refusals of the service ---
@@ -560,6 +645,25 @@ def test_the_bill_is_told_to_whoever_keeps_the_record():
             guard.call(ask, connection, response="json", ask_again=True)
     (attempt,) = outlast.history(failed.value)
     assert attempt.spent == {"tokens": 17.0, "usd": pytest.approx(0.000082)}
+
+
+def test_a_count_of_tokens_that_cannot_be_true_is_unknown_and_costs_no_answer():
+    """What the endpoint claims beside its answer must not lose what was paid for; nothing is on record that nobody knows."""
+    absurd = {"usage": {"prompt_tokens": 10**400, "completion_tokens": 5}}
+    spent = []
+
+    def asked(connection):
+        found = ask(connection)
+        spent.append(found)
+        raise RuntimeError("so that its attempt can be looked at")
+
+    with ModelServer(Said("a", top=absurd)) as server:
+        guard = outlast.Guard("model", retry=outlast.RetryPolicy(max_attempts=1), total_timeout=60)
+        with pytest.raises(RuntimeError) as failed:
+            guard.call(asked, here(server, prices=PRICES))
+    (outputs,), (attempt,) = spent, outlast.history(failed.value)
+    assert [outputs[name] for name in ("text", "tokens_in", "tokens_out", "cost_usd")] == ["a", None, 5, None]
+    assert attempt.spent == {"tokens": 5.0}
 
 
 def test_it_is_what_a_step_relies_on(tmp_path):

@@ -92,6 +92,18 @@ def test_parameters_are_bound_and_never_part_of_the_query(postgres):
     assert extract(postgres, "select '100%' as share") == [{"share": "100%"}]
 
 
+@table(
+    "query", ["select '%(id)s' as id", "select $$%(id)s$$ as id", "select E'%(id)s' as id", "select 1 as id -- %(id)s"]
+)
+def test_a_parameter_inside_of_quotes_is_refused(postgres, query):
+    """There it would be the text $1, and the rows those of another question."""
+    kind, said, _ = wrong_query({"url": postgres.dsn}, query, parameters={"id": 7})
+    assert (kind, "query: expected %(name)s and %s of query outside of quotes and comments" in said) == (
+        "validation_error",
+        True,
+    )
+
+
 def test_whatever_is_read_can_be_stored(postgres):
     """Types for which only the driver has classes come as PostgreSQL writes them; SHOW and EXPLAIN are read as well."""
     (row,) = extract(
@@ -145,6 +157,50 @@ def test_a_value_that_python_does_not_have_says_what_to_do(postgres):
     assert (kind, "have it as a text, with ::text in query" in said) == ("data_error", True)
 
 
+@table(
+    ("document", "read"),
+    [
+        ("'[12345678901234567890.123]'::jsonb", None),
+        ("array['1.00000000000000000001'::jsonb]", None),
+        ("'1e-400'::json", None),
+        ("'1e400'::json", None),
+        ("'1e5000'::jsonb", None),
+        ("""'{"a": {"b": 1, "b": 2}}'::json""", None),
+        ("""'[1.10, 0.1, 1e3, -0.5e-7, 12345678901234567890123, true, null]'::jsonb""", [1.1, 0.1, 1000, -5e-8, 12345678901234567890123, True, None]),
+        ("""'{"a": 5e-324, "b": 1.7976931348623157e308}'::json""", {"a": 5e-324, "b": 1.7976931348623157e308}),
+    ],
+)  # fmt: skip
+def test_a_document_is_read_as_it_is_or_not_at_all(postgres, document, read):
+    """A number that a float would round, and a name that comes twice, are errors; as a text all of it can be had."""
+    if read is None:
+        kind, said, _ = wrong_query({"url": postgres.dsn}, f"select {document} as doc")
+        assert (kind, said.startswith("a document of the query is none that Python has: ")) == ("data_error", True)
+        assert extract(postgres, f"select ({document})::text as doc")
+    else:
+        assert extract(postgres, f"select {document} as doc, 'null'::jsonb as none") == [{"doc": read, "none": None}]
+
+
+@table(
+    ("query", "said"),
+    [
+        ("select to_tsquery(%(who)s) as v", 'syntax error in tsquery: "…"'),
+        ("select current_setting(%(who)s) as v", 'unrecognized configuration parameter "…"'),
+        ("select %(who)s::int as v", 'invalid input syntax for type integer: "…"'),
+        ("select pg_read_file(%(who)s) as v", 'could not open file "…" for reading'),
+        ("select nope from (select %(who)s::text as who) as found", 'column "nope" does not exist'),
+        ("select found.nope from (select %(who)s::text as who) as found", "column found.nope does not exist"),
+        ("select who from nowhere where who = %(who)s", 'relation "nowhere" does not exist'),
+        ("select lo_get((length(%(who)s) + 4711000)::oid) as v", "large object … does not exist"),
+    ],
+)
+def test_what_the_database_says_has_names_of_the_query_and_no_values(postgres, query, said):
+    """Whatever its SQLSTATE is, and whatever signs the value has."""
+    _, told, _ = wrong_query({"url": postgres.dsn}, query, parameters={"who": "hunter2 & & x"})
+    assert (said in told, "hunter2" in told) == (True, False), told
+    for who in ('who" hunter2 & & "who', "hunter2' & &", 'hunter2" & &', "who\nhunter2 & &"):
+        assert "hunter2" not in wrong_query({"url": postgres.dsn}, query, parameters={"who": who})[1]
+
+
 def test_a_query_cannot_write(postgres, movies):
     """The transaction only reads, whatever a function in the query does."""
     name = f"f_{uuid4().hex}"
@@ -196,6 +252,68 @@ def test_replace_leaves_the_new_rows_alone_there(postgres, movies):
     assert titles(postgres, movies) == {}
 
 
+@table("config", [{}, {"mode": "replace"}, {"mode": "upsert", "key": ["id"]}, {"batch_rows": 1}])
+def test_rows_that_a_trigger_leaves_out_are_an_error_and_nothing_is_written(postgres, config):
+    """What says that it has succeeded has written every row."""
+    name = f"movies_{uuid4().hex}"
+    postgres.execute(
+        f"create table {name} ({COLUMNS})",
+        f"insert into {name} (id, title) values (9, 'old')",
+        f"create function odd_{name}() returns trigger language plpgsql as 'begin if new.id % 2 = 0 then return null; end if; return new; end'",
+        f"create trigger odd before insert on {name} for each row execute function odd_{name}()",
+    )
+    kind, said, _ = refused(postgres, name, [{"id": number, "title": "x"} for number in range(1, 6)], **config)
+    assert (kind, "expected all 5 rows to be written, got: 3, and so none was; a trigger" in said) == (
+        "data_error",
+        True,
+    )
+    assert titles(postgres, name) == {9: "old"}
+
+
+def test_rows_that_are_there_as_they_were_sent_are_written(postgres, movies):
+    """A trigger of PostgreSQL keeps back updates that change nothing; one that keeps back others is found out."""
+    postgres.execute(
+        f"create trigger redundant before update on {movies} for each row execute function suppress_redundant_updates_trigger()"
+    )
+    rows = [{"id": number, "title": "x", "doc": {"a": 1}} for number in (1, 2, 3)]
+    for ending in ("x", "y"):
+        rows[2]["title"] = ending
+        for _ in range(2):
+            assert write(postgres, movies, rows, mode="upsert", key=["id"])["count"] == 3
+    assert titles(postgres, movies) == {1: "x", 2: "x", 3: "y"}
+    postgres.execute(
+        f"create function keeps_{movies}() returns trigger language plpgsql as 'begin if new.id = 1 then return null; end if; return new; end'",
+        f"create trigger a_keeps before update on {movies} for each row execute function keeps_{movies}()",
+    )
+    rows[0]["title"] = rows[2]["title"] = "z"
+    assert "expected all 3 rows to be written, got: 2" in refused(postgres, movies, rows, mode="upsert", key=["id"])[1]
+    assert titles(postgres, movies) == {1: "x", 2: "x", 3: "y"}
+
+
+def test_rows_of_partitions_and_views_are_counted(postgres):
+    """Whatever the name of a table stands for."""
+    name = f"parts_{uuid4().hex}"
+    postgres.execute(
+        f"create table {name} (id int primary key, title text) partition by range (id)",
+        f"create table {name}_1 partition of {name} for values from (1) to (3)",
+        f"create table {name}_2 partition of {name} default",
+        f"create view {name}_v as select * from {name}",
+        f"create view {name}_w as select id, title from {name} where id is not null group by id",
+        f"create function put_{name}() returns trigger language plpgsql as 'begin insert into {name} values (new.*); return new; end'",
+        f"create trigger put instead of insert on {name}_w for each row execute function put_{name}()",
+    )
+    for target, numbers, config in (
+        (name, (1, 2, 3), {}),
+        (name, (1, 4), {"mode": "upsert", "key": ["id"]}),
+        (f"{name}_v", (2, 5), {"mode": "upsert", "key": ["id"]}),
+        (f"{name}_w", (6, 7), {}),
+    ):
+        assert write(postgres, target, [{"id": one, "title": "x"} for one in numbers], **config)["count"] == len(
+            numbers
+        )
+    assert list(titles(postgres, name)) == [1, 2, 3, 4, 5, 6, 7]
+
+
 @table(
     ("rows", "config", "kind", "said"),
     [
@@ -236,6 +354,11 @@ NAIVE = dt.datetime(2026, 1, 2, 3)  # noqa: DTZ001 - that is the point
         ("zoned", NAIVE, "a point in time with a zone, got: one without, which would be taken for that of the session; give it a zone (tzinfo)"),
         ("own", NAIVE, "a point in time with a zone, got: one without"),
         ("clock", ZONED.timetz(), "a time of day without a zone, got: one with a zone, which would be lost; make it naive, or have a column of timetz"),
+        ("day", NAIVE, "a day, got: a point in time, whose time of day would be lost; take its date() in a step before, or have a column of timestamp"),
+        ("day", ZONED, "a day, got: a point in time, whose time of day would be lost; take its date() in a step before, or have a column of timestamptz"),
+        ("days", [NAIVE.date(), NAIVE], "a day, got: a point in time"),
+        ("clock", NAIVE, "a time of day, got: a point in time, whose day would be lost; take its time() or timetz() in a step before"),
+        ("clock_z", ZONED, "a time of day, got: a point in time, whose day would be lost"),
         ("raw", "hunter2", "bytes, got: a value of type str; decode it in a step before, or have a column of text"),
         ("raw", {"a": "hunter2"}, "bytes, got: a value of type str"),
         ("raws", [b"a", "hunter2"], "bytes, got: a value of type str"),
@@ -246,7 +369,7 @@ def test_what_the_database_would_keep_as_something_else_is_refused(postgres, col
     name = f"types_{uuid4().hex}"
     postgres.execute(
         f"create domain {name}_d as timestamptz",
-        f"create table {name} (id int primary key, plain timestamp, plains timestamp[], zoned timestamptz, own {name}_d, clock time, raw bytea, raws bytea[])",
+        f"create table {name} (id int primary key, plain timestamp, plains timestamp[], zoned timestamptz, own {name}_d, clock time, clock_z timetz, day date, days date[], raw bytea, raws bytea[])",
     )
     for config in ({}, {"mode": "upsert", "key": ["id"]}):
         kind, told, _ = refused(postgres, name, [{"id": 1, column: None}, {"id": 2, column: value}], **config)
@@ -254,6 +377,7 @@ def test_what_the_database_would_keep_as_something_else_is_refused(postgres, col
         assert told.startswith(f"expected row 2, column {column}: {said}")
     assert extract(postgres, f"select id from {name}") == []
     right = {"plain": NAIVE, "plains": [NAIVE], "zoned": ZONED, "own": ZONED, "raw": b"\x00", "raws": [b"a", None]}
+    right |= {"clock": NAIVE.time(), "clock_z": ZONED.timetz(), "day": NAIVE.date(), "days": [NAIVE.date(), None]}
     write(postgres, name, [{"id": 1, **right}])
     assert extract(postgres, f"select {', '.join(right)} from {name}") == [right]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import logging
 import os
 import socket
 from base64 import b64encode
 
 import pytest
+from backports import zstd
 
 from components.steps.answers import Answers, Slow
 from components.steps.calling import Shelf, a_context, failure_of, outputs_of
@@ -75,6 +77,23 @@ def test_what_is_written_is_what_is_read(s3, key, format_, body, raw, kind):
         "content_type": kind,
         "metadata": {"batch": "7"},
     }
+
+
+@table(
+    ("key", "unpack", "kind"),
+    [
+        ("p/a.jsonl.gz", gzip.decompress, "application/gzip"),
+        ("p/a.ndjson.zst", zstd.decompress, "application/zstd"),
+    ],
+)
+def test_rows_are_packed_as_the_key_says(s3, key, unpack, kind):
+    """What a reader unpacks by the ending is packed by the writer; the same rows are the same bytes, at any time."""
+    rows = [{"id": number, "text": "ö" * number} for number in range(50)]
+    first = run("writer", s3, key, body=rows, format="jsonl", overwrite=False)
+    assert [json.loads(line) for line in unpack(s3.get(key)).splitlines()] == rows
+    assert run("writer", s3, key, body=rows, format="jsonl", overwrite=False) == {**first, "written": True}
+    read = run("reader", s3, key, format="jsonl")
+    assert (read["body"], read["content_type"]) == (rows, kind)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +174,35 @@ def test_what_cannot_be_read_as_the_step_says_is_a_permanent_error(s3, key, raw,
     assert bool(shelf.kept) == (key != "long.txt")
 
 
+@table(
+    ("key", "raw", "way_out"),
+    [
+        ("semi.csv", b"a;b\n1;2\n", "If ';' stands between them: WAY. If it is one column: the same."),
+        ("latin.csv", b"a\n\xe9\n", "If all of it has another encoding: WAY"),
+        ("wide.csv", "a\n1\n".encode("utf-16-le"), "Say how it is encoded: WAY."),
+    ],
+)
+def test_the_way_out_of_a_table_is_one_that_the_step_has(s3, key, raw, way_out):
+    """It has no delimiter and no encoding; what helps is told."""
+    s3.put(key, raw)
+    said = fails("reader", s3, key)[1]
+    assert said.endswith(way_out.replace("WAY", "have format: bytes, and read it in a step of your own"))
+    assert run("reader", s3, key, format="bytes")["body"] == raw
+
+
+@pytest.mark.parametrize("key", ["none.jsonl.gz", "none.csv.zst"])
+def test_no_bytes_are_no_packed_object(s3, key):
+    """An upload that came to nothing is not one without rows, which has bytes."""
+    format_ = key.split(".")[1]
+    s3.put(key, b"")
+    assert fails("reader", s3, key, format=format_)[:2] == (
+        "data_error",
+        f"{key}: expected a packed object, got: 0 bytes",
+    )
+    run("writer", s3, key, format=format_, body=[])
+    assert run("reader", s3, key, format=format_)["body"] == []
+
+
 def test_an_object_that_is_too_long_is_not_read():
     """By what it says of itself, before its body is; and by its body, if it says nothing that is true."""
     with Answers({"/bucket/a.txt": (200, {"etag": '"x"'}, b"x" * 100_000)}) as server:
@@ -224,6 +272,49 @@ def test_the_same_bytes_with_other_metadata_are_another_object(s3):
         "expected no other object at noted.txt of bucket, because overwrite is false, "
         "got: one with other metadata schema, metadata batch, content_type"
     )
+
+
+def test_what_this_work_has_written_is_known_in_every_round(s3):
+    """By its run, its step and its row, whatever the round; another run, step or row has not written it."""
+
+    def written(**who):
+        config = {"connection": "@s3.reports", "key": "rounds.txt", "body": "x", "overwrite": False}
+        return outputs_of("s3.writer", config, a_context(connection=here(s3), **who))["written"]
+
+    asked = [{}, {"idempotency_key": "of round 2"}, {"run_id": "run-2"}, {"step": "other"}, {"row_key": "1"}]
+    assert [written(**who) for who in asked] == [True, True, False, False, False]
+
+
+def test_the_same_bytes_of_another_run_are_not_undone(s3):
+    """They have the same etag. Who undoes a step knows its own by what is noted with them; without a note by the etag."""
+    undoing = a_context(connection=here(s3), undoes=True)
+
+    def undone(key):
+        config = {"connection": "@s3.reports", "key": key, "etag": hashlib.md5(b"same").hexdigest(), "written": True}
+        try:
+            outputs_of("s3.deleter", config, undoing)
+        except PermanentFailure as refused:
+            return refused.error_class, str(refused), s3.get(key)
+        return s3.get(key)
+
+    config = {"connection": "@s3.reports", "key": "theirs.txt", "body": "same"}
+    outputs_of("s3.writer", config, a_context(connection=here(s3), run_id="run-2"))
+    run("writer", s3, "ours.txt", body="same")
+    s3.put("nobodys.txt", b"same")
+    s3.put("older.txt", b"same", metadata={"outlast-work": hashlib.sha256(b"k-1").hexdigest()})
+    assert [undone(key) for key in ("theirs.txt", "ours.txt", "nobodys.txt", "older.txt")] == [
+        (
+            "data_error",
+            "expected theirs.txt of bucket to be what this run has written (outlast-work), got: the same bytes from another run, which is left alone",
+            b"same",
+        ),
+        None,
+        None,
+        None,
+    ]
+    # By itself it is no undoing: whoever names an etag means that version, whoever has written it.
+    run("deleter", s3, "theirs.txt", etag=hashlib.md5(b"same").hexdigest())
+    assert s3.get("theirs.txt") is None
 
 
 XML = {"content-type": "application/xml"}
@@ -323,6 +414,7 @@ def test_what_a_store_says_no_to_has_its_class(component, status, code, error_cl
     assert "hunter2" not in said
 
 
+HTML = {"content-type": "text/html; charset=utf-8", "last-modified": "Mon, 16 Nov 2026 09:00:00 GMT"}
 NONE_OF_S3 = "the connection broke before the whole answer was there, or it is none of S3"
 MD5_OF_X = hashlib.md5(b"x").hexdigest()
 
@@ -338,6 +430,9 @@ MD5_OF_X = hashlib.md5(b"x").hexdigest()
         ("deleter", 200, {}, b"<html>log in first</html>"),
         ("deleter", 202, {}, b""),
         ("writer", 200, {"etag": f'"{MD5_OF_X}"'}, b"x" * 100_000),
+        ("writer", 200, {"etag": f'"{MD5_OF_X}"'}, b"<html>log in first</html>"),
+        ("writer", 200, {"etag": '"5f3a-267"', **HTML}, b""),
+        ("reader", 200, {"etag": '"5f3a-267"', **HTML}, b"<html>log in first</html>"),
     ],
 )
 def test_an_answer_that_does_not_say_it_is_done_is_none(component, status, headers, body):
@@ -346,6 +441,38 @@ def test_an_answer_that_does_not_say_it_is_done_is_none(component, status, heade
     with Answers({"/bucket/a.txt": (status, headers, body)}) as server:
         kind, said, _ = fails(component, server, **config)
     assert (kind, said.partition(": ")[2], len(server.asked)) == ("network_error", NONE_OF_S3, 1)
+
+
+@table(
+    ("component", "config"),
+    [("writer", {"body": "x", "overwrite": False}), ("deleter", {"etag": "5f3a-267"})],
+)
+def test_a_page_is_no_object_to_look_at(component, config):
+    """Nothing is written or deleted by what another server says of its page: it is worth another attempt."""
+    with Answers({"/bucket/a.txt": (200, {"etag": '"5f3a-267"', **HTML}, b"")}) as server:
+        kind, said, _ = fails(component, server, **config)
+    assert (kind, said.partition(": ")[2], [one.method for one in server.asked]) == (
+        "network_error",
+        NONE_OF_S3,
+        ["HEAD"],
+    )
+
+
+def test_objects_that_are_pages_are_read(s3):
+    """Of the real server; and as stores send them, with the MD5 of the bytes or a header of their own."""
+    run("writer", s3, "page.txt", body="<html></html>", content_type="text/html")
+    found = run("reader", s3, "page.txt")
+    assert (found["body"], found["content_type"]) == ("<html></html>", "text/html")
+    marks = [
+        {"etag": f'"{MD5_OF_X}"'},
+        {"etag": f'"{MD5_OF_X}-3"'},
+        {"etag": '"of-its-own"', "x-amz-request-id": "4442587FB7D0A2F9"},
+        {"etag": '"CJ6x"', "x-goog-generation": "1"},
+        {"etag": '"of-its-own"', "x-oss-request-id": "534B371674E88A4D8906008B"},
+    ]
+    for headers in marks:
+        with Answers({"/bucket/a.txt": (200, {**headers, **HTML}, b"<html></html>")}) as server:
+            assert run("reader", server)["body"] == "<html></html>"
 
 
 def test_what_is_gone_already_is_deleted():
@@ -613,6 +740,10 @@ def test_the_librarys_log_is_not_heard(s3, caplog):
         ("reader", {"key": "a\nb.txt"}, "key to be a key of characters that can be seen, got"),
         ("reader", {"key": "ö" * 600 + ".txt"}, "key to be a key of at most 1024 bytes, got"),
         ("reader", {"key": "a.txt", "bucket": "s3://x"}, "bucket to be the name of a bucket in letters, digits, dots and -, got"),
+        ("writer", {"key": "a.txt", "body": 5}, "body to be a text, as key or format says, got: body: 5. write it in quotes, or say format: json"),
+        ("writer", {"key": "a.json", "format": "csv", "body": "x"}, "body to be rows, as key or format says, got: body: 'x'. write"),
+        ("writer", {"key": "a.jsonl", "body": {"a": "${params.a}"}}, "body to be rows, as key or format says, got"),
+        ("writer", {"key": "a", "format": "bytes", "body": "x"}, "body to be bytes, as format says, got: body: 'x'. they come"),
         ("reader", {"key": "a.txt", "extensions": ["txt"]}, "extensions[0] to be an extension such as .json, got"),
         ("reader", {"key": "a.txt", "require_metadata": {"a": "("}}, "require_metadata.a to be a regular expression, got"),
         ("reader", {"key": "a.txt", "max_bytes": 0}, "max_bytes to be a number of at least 1, got: 0."),
@@ -630,6 +761,20 @@ def test_what_is_wrong_in_a_step_is_said_before_it_runs(component, config, said)
     told = [str(problem) for problem in found.problems({"connection": "@s3.reports", **config}, [])]
     assert len(told) == 1
     assert told[0].startswith(f"expected {said}")
+
+
+@table(
+    ("component", "config", "unknown"),
+    [
+        ("writer", {"key": "${params.key}", "body": 5}, "key"),
+        ("writer", {"key": "a.csv", "body": "${steps.read.outputs.body}"}, "body"),
+        ("writer", {"key": "a.csv", "format": "${params.format}", "body": "x"}, "format"),
+    ],
+)
+def test_what_a_reference_may_come_to_is_not_judged_before_it_does(component, config, unknown):
+    """Keys, formats and bodies that are known when the step runs."""
+    found = find_component(f"s3.{component}")
+    assert found.problems({"connection": "@s3.reports", **config}, [(unknown,)], [(unknown,)]) == []
 
 
 @table(
@@ -651,6 +796,7 @@ def test_what_is_wrong_in_a_connection_is_said(fields, said):
 
 def test_values_that_come_with_references_are_checked_when_the_step_runs(s3):
     """A body of another type than the format, rows that are none, and an ending that says nothing."""
+    filled_in = "the config of work does not fit s3.writer, now that it is filled in"
     told = [
         fails("writer", s3, body=1)[:2],
         fails("writer", s3, "a.jsonl", body="x")[:2],
@@ -659,10 +805,10 @@ def test_values_that_come_with_references_are_checked_when_the_step_runs(s3):
         fails("writer", s3, body="xx", max_bytes=1)[:2],
     ]
     assert told == [
-        ("validation_error", "expected body to be a text, got: a value of type int"),
-        ("validation_error", "expected rows to be a list, got: a value of type str"),
+        ("validation_error", f"{filled_in}: body: expected a text, as key or format says"),
+        ("validation_error", f"{filled_in}: body: expected rows, as key or format says"),
         "validation_error",
-        ("validation_error", "expected body to be bytes, got: a value of type str"),
+        ("validation_error", f"{filled_in}: body: expected bytes, as format says"),
         ("validation_error", "expected a body of at most max_bytes (1), got: a longer one"),
     ]
 

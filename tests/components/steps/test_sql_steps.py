@@ -262,7 +262,7 @@ def test_rows_that_are_no_table_are_refused(rows, said):
         ("select 9223372036854775807::bigint + id as n from movies", "data_error", "(OutOfRange)"),
         ("select error(title) as n from movies", "data_error", "(InvalidInput)"),
         ("select nothing from movies", "syntax_error", 'Referenced column "nothing" not found'),
-        ("select * from nothing", "syntax_error", "Table with name nothing does not exist"),
+        ("select * from nothing", "syntax_error", 'Table with name "nothing" does not exist'),
         ("select from where", "syntax_error", "Parser Error"),
         ("select * from range(20)", "data_error", "expected query to have at most 10 rows, got: more"),
     ],
@@ -271,6 +271,33 @@ def test_what_does_not_come_out_as_it_is_fails(query, kind, said):
     """With a class by which a policy decides, and without a value of a row in the message."""
     found, message = refusal_of(query, max_rows=10)
     assert (found, said in message, "Arrival" in message) == (kind, True, False), message
+
+
+@table(
+    ("query", "said"),
+    [
+        ("select struct_extract({'a': 1}, $who) as v from movies", 'Could not find key "…" in struct'),
+        ("select current_setting($who) as v", 'unrecognized configuration parameter "…"'),
+        ("select nextval($who) as v", 'Sequence with name "…" does not exist!'),
+        ("select list_aggregate([1, 2], $who) as v", 'Aggregate Function with name "…" does not exist!'),
+        ("select no_such($who, 1) as v", 'Scalar Function with name "no_such" does not exist!'),
+        ("select length($who, id) as v from movies", 'argument types "length(STRING_LITERAL, BIGINT)"'),
+    ],
+)
+def test_what_cannot_run_is_told_in_words_of_the_query_alone(query, said):
+    """A value of an earlier step that the query takes for a name is hidden, whatever signs it has."""
+    kind, message = refusal_of(query, params={"who": "hunter2"})
+    assert (kind, said in message, "hunter2" in message) == ("syntax_error", True, False), message
+    for who in (
+        "hunter2 does not exist",
+        'id" hunter2 "id',
+        'hunter2"id',
+        "id' hunter2",
+        "id\nhunter2",
+        "a.Hunter2",
+        "7 hunter2",
+    ):
+        assert "hunter2" not in refusal_of(query, params={"who": who})[1].lower()
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------------

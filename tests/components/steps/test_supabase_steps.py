@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+import outlast
 from components.steps.calling import Shelf, a_context, failure_of, outputs_of
 from outlast.components.conformance import check_component
 from outlast.components.registry import find_component
@@ -145,6 +146,13 @@ def test_rows_come_back_as_they_were_written_if_the_step_asks(rest, movies):
     done = write(rest, movies, some(1, 2), columns=["id", "title"], returning="rows", **UPSERT)
     assert [(one["id"], one["title"], len(one["ref"])) for one in done["rows"]] == [(1, "t1", 36), (2, "t2", 36)]
     assert rest.asked[0].prefer == "return=representation, count=exact, resolution=merge-duplicates"
+
+
+def test_exact_numbers_come_back_with_all_their_digits(rest, movies):
+    """A float would round them; where it is the same number it is one."""
+    rows = some(1, price=Decimal("12345678901234567890.123")) + some(2, price=Decimal("1.10"))
+    found = write(rest, movies, rows, returning="rows")["rows"]
+    assert [repr(one["price"]) for one in found] == ["Decimal('12345678901234567890.123')", "1.1"]
 
 
 def test_upsert_changes_rows_that_are_there_and_ignore_leaves_them(postgres, rest, movies):
@@ -332,6 +340,52 @@ def test_what_the_service_answers_is_classified_by_its_sqlstate_or_its_status(re
     again = pickle.loads(pickle.dumps(error))
     assert (found, classify(again).error_class, "hunter2" in said) == (kind, kind, False)
     assert surely_undone(again, classify(again)) == undone
+
+
+@table(
+    "answer",
+    [
+        (500, JSON, state("40001")),
+        (429, {}, b""),
+        (503, {"Retry-After": "0"}, b""),
+    ],
+)
+def test_a_refusal_after_another_request_does_not_prove_that_nothing_was_done(rest, movies, answer):
+    """What the first request has written stays: a step that must not be done twice is not tried again."""
+    rest.instead = [None, answer]
+    _, said, error = unwritten(rest, movies, some(1, 2), mode="upsert", on_conflict=["id"], batch_rows=1)
+    again = pickle.loads(pickle.dumps(error))
+    assert said.endswith("1 of 2 rows were written before")
+    assert (surely_undone(again, classify(again)), classify(again).category) == (False, "transient")
+
+
+@table(("idempotent", "asked", "reason"), [("false", 2, "ambiguous"), ("true", 4, None)])
+def test_rows_of_a_step_that_must_not_be_done_twice_are_not_written_twice(
+    rest, movies, tmp_path, monkeypatch, idempotent, asked, reason
+):
+    """The second of its requests is refused; a step that may be done twice is tried again as ever."""
+    monkeypatch.setenv("SUPABASE_KEY", KEY)
+    (tmp_path / "connections.yaml").write_text(
+        f'connections:\n  supabase:\n    main: {{url: "{rest.url}", key: "${{SUPABASE_KEY}}", allow_private: true}}\n'
+    )
+    (tmp_path / "movies.yaml").write_text(
+        f"""oml_version: "0.1.0"
+name: movies
+steps:
+  - id: write
+    component: supabase.writer
+    config: {{connection: "@supabase.main", table: {movies}, rows: [{{id: 1, title: a}}, {{id: 2, title: b}}], mode: upsert, on_conflict: [id], batch_rows: 1}}
+    retry: {{max_attempts: 3, initial_delay_ms: 1, on_errors: [transient]}}
+    timeout: {{step: 30s}}
+    idempotent: {idempotent}
+"""
+    )
+    rest.asked.clear()
+    rest.instead = [None, (429, {}, b"")]
+    app = outlast.App(f"tests-{uuid4().hex}", store=f"sqlite:///{tmp_path / 'outlast.db'}")
+    result = outlast.Flow.load(tmp_path / "movies.yaml").run(app=app, check=False)
+    app.store.close()
+    assert (len(rest.asked), result["write"].stop_reason) == (asked, reason)
 
 
 @table(

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from outlast.components.describing import Component, Family
 from outlast.components.reaching import reach_mysql
-from outlast.components.steps.config import Config, Connection, Unfit
+from outlast.components.steps.config import Config, Connection
 from outlast.components.steps.postgres import ENCODE, Milliseconds, Parameters, bound
-from outlast.components.steps.queries import checked_mysql, places_in_quotes
+from outlast.components.steps.queries import checked_mysql
 
 if TYPE_CHECKING:
     from outlast.components.describing import Override
@@ -125,12 +125,7 @@ class ExtractorConfig(Config):
 
     @model_validator(mode="after")
     def _bound(self) -> Self:
-        bound(self.query, self.parameters)
-        if self.parameters and places_in_quotes(self.query):
-            raise Unfit(
-                "expected %(name)s and %s of query outside of quotes and comments; a value brings its own quotes",
-                "query",
-            )
+        bound(self.query, self.parameters, mysql=True)
         return self
 
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from outlast.components.describing import Component, Family
 from outlast.components.reaching import reach_postgres
 from outlast.components.steps.config import Config, Connection, Identifier, Rows, Unfit
-from outlast.components.steps.queries import checked
+from outlast.components.steps.queries import checked, places_in_quotes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +111,7 @@ _FORBIDDEN: dict[str, Override] = dict.fromkeys(
 _OVERRIDES: dict[str, Override] = {**_FORBIDDEN, "schema": "warning", "statement_timeout_ms": "allowed"}
 
 
-def bound(query: str, parameters: Mapping[str, Any] | list[Any]) -> None:
+def bound(query: str, parameters: Mapping[str, Any] | list[Any], *, mysql: bool = False) -> None:
     """Raise what is wrong if the places of a query for values and the parameters are not for each other."""
     named: set[str] = set()
     in_order = 0
@@ -122,6 +122,11 @@ def bound(query: str, parameters: Mapping[str, Any] | list[Any]) -> None:
             named.add(place["name"])
         elif place[0] != "%%" and parameters:
             raise Unfit("expected %(name)s or %s in query; write %% for the sign itself", "query")
+    if parameters and places_in_quotes(query, mysql=mysql):
+        raise Unfit(
+            "expected %(name)s and %s of query outside of quotes and comments; a value needs no quotes, and concat(...) joins texts",
+            "query",
+        )
     if isinstance(parameters, list):
         if named or in_order != len(parameters):
             raise Unfit(
@@ -230,7 +235,7 @@ WRITER = Component(
     name="postgres.writer",
     summary="Writes rows to a table of PostgreSQL, all or none.",
     config=WriterConfig,
-    outputs={"count": "how many rows were written", "table": "the table, with its schema"},
+    outputs={"count": "how many rows were written, which are all of them", "table": "the table, with its schema"},
     types={"count": "integer", "table": "text"},
     connection="postgres",
     overrides=_OVERRIDES,

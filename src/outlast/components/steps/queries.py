@@ -31,6 +31,8 @@ _COMMENT = re.compile(r"/\*|\*/")
 _TEXT = re.compile(r"[^']*+(?:''[^']*+)*+'")
 _ESCAPED = re.compile(r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+'", re.DOTALL)
 _NAME = re.compile(r'[^"]*+(?:""[^"]*+)*+"')
+_PLACES = re.compile(r"%(?:%|s|\([^()]*\)s)")
+_HIDDEN = frozenset("line comment escaped text name dollar".split())  # texts, names in quotes and comments
 
 
 class _Open(ValueError):
@@ -65,9 +67,13 @@ def checked_mysql(query: str) -> str:
     return query
 
 
-def places_in_quotes(query: str) -> bool:
-    """Whether a place for a value stands inside of quotes or a comment, where the driver for MySQL would fill it in, too."""
-    hidden = (query[begin:end] for begin, end in _mysql_hidden(query))
+def places_in_quotes(query: str, *, mysql: bool = False) -> bool:
+    """
+    Whether a place for a value stands inside of quotes or a comment. Drivers do not look: that for MySQL would put the value
+    there, with quotes of its own, and that for PostgreSQL a $1, which is a text like any other there.
+    """
+    parts = _mysql_parts(query, backslashes=True) if mysql else _parts(query)
+    hidden = (query[begins.start() : end] for begins, end in parts if begins.lastgroup in _HIDDEN)
     return any(place[0] != "%%" for part in hidden for place in _PLACES.finditer(part))
 
 
@@ -135,6 +141,18 @@ def _words(query: str, *, backslashes: bool = False) -> Iterator[str]:
     >>> list(_words("SELECT $$a;b$$, c -- d"))
     ['select', "'", ',', 'c']
     """
+    for begins, _ in _parts(query, backslashes=backslashes):
+        kind = begins.lastgroup
+        if kind in ("escaped", "text", "dollar"):
+            yield "'"
+        elif kind == "name":
+            yield '"'
+        elif kind not in ("line", "comment"):
+            yield begins[0].lower() if kind is not None else "%"
+
+
+def _parts(query: str, *, backslashes: bool = False) -> Iterator[tuple[re.Match[str], int]]:
+    """What begins in a query, each with where it ends."""
     at = 0
     while (begins := _BEGINS.search(query, at)) is not None:
         at = begins.end()
@@ -147,19 +165,13 @@ def _words(query: str, *, backslashes: bool = False) -> Iterator[str]:
         elif kind in ("escaped", "text"):
             hides = backslashes or kind == "escaped"
             at = _end(_ESCAPED if hides else _TEXT, query, at, "a text that ends; add the quote that closes it")
-            yield "'"
         elif kind == "name":
             at = _end(_NAME, query, at, "a name in quotes that ends; add the quote that closes it")
-            yield '"'
         elif kind == "dollar":
             at = query.find(begins[0], at) + len(begins[0])
             if at < begins.end() + len(begins[0]):
                 raise _Open(f"expected a text that ends; add the {begins[0][:60]} that closes it")
-            yield "'"
-        elif kind is not None:
-            yield begins[0].lower()
-        else:
-            yield "%"
+        yield begins, at
 
 
 def _end(pattern: re.Pattern[str], query: str, at: int, expected: str) -> int:
@@ -181,7 +193,6 @@ def _comment_end(query: str, at: int) -> int:
 
 # -- MySQL ---------------------------------------------------------------------------------------------------------------
 
-_PLACES = re.compile(r"%(?:%|s|\([^()]*\)s)")
 # A dash begins a comment only before white space; # always does. What stands in /*! */ is done, and is no comment.
 _MYSQL_BEGINS = re.compile(
     rf"%\([^()]*+\)s|%%|(?P<line>#|--(?=[\s\x00-\x1f]|$))|(?P<done>/\*M?!)|(?P<comment>/\*)"
@@ -213,15 +224,8 @@ def _mysql_words(query: str, *, backslashes: bool = True) -> Iterator[str]:
             yield begins[0].lower() if kind is not None else "%"
 
 
-def _mysql_hidden(query: str) -> Iterator[tuple[int, int]]:
-    """Where texts, names in quotes and comments begin and end."""
-    for begins, end in _mysql_parts(query, backslashes=True):
-        if begins.lastgroup in ("text", "name", "line", "comment"):
-            yield begins.start(), end
-
-
 def _mysql_parts(query: str, *, backslashes: bool) -> Iterator[tuple[re.Match[str], int]]:
-    """What begins in a query, each with where it ends."""
+    """As `_parts`."""
     at = 0
     while (begins := _MYSQL_BEGINS.search(query, at)) is not None:
         at = begins.end()

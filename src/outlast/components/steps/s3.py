@@ -35,8 +35,15 @@ _KNOWN = {
     ".ndjson": "jsonl",
     ".csv": "csv",
 }
-# What the writer notes with every object: the checksum of its bytes, and a digest of the work that has written it.
+# What the writer notes with every object: the checksum of its bytes, and which work of which run has written it.
 OWN_METADATA, OWN_WORK = "outlast-sha256", "outlast-work"
+# What a body is, by what the object holds: any JSON value is one of json.
+_BODIES: dict[str, tuple[type, str]] = {
+    "text": (str, "expected a text, as key or format says; write it in quotes, or say format: json"),
+    "jsonl": (list, "expected rows, as key or format says; write ${steps.id.outputs.rows}, or a list"),
+    "csv": (list, "expected rows, as key or format says; write ${steps.id.outputs.rows}, or a list"),
+    "bytes": (bytes, "expected bytes, as format says; they come from another step, as ${steps.id.outputs.body}"),
+}
 _NO_FORMAT = f"expected a key that ends in {', '.join(_KNOWN)}; or say what it is with format"
 
 
@@ -288,10 +295,14 @@ class WriterConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if format_of(self.key, self.format) is None and not _REFERENCE.search(self.key):
+        kind = format_of(self.key, self.format)
+        if kind is None and not _REFERENCE.search(self.key):
             raise Unfit(_NO_FORMAT, "key", "format")
         if self.body is None:
             raise Unfit("expected a value; an object without one is the text '' with format: text", "body")
+        fitting, said = _BODIES.get(kind or "", (object, ""))
+        if not isinstance(self.body, fitting):
+            raise Unfit(said, "body")
         return self
 
 

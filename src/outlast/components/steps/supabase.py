@@ -129,7 +129,7 @@ WRITER = Component(
     summary="Writes rows to a table of Supabase, or of any PostgREST.",
     config=WriterConfig,
     outputs={
-        "count": "how many rows were sent, which are all there",
+        "count": "how many rows were sent; with mode: ignore, whether or not each of them was taken",
         "table": "the table",
         "rows": "the rows as they were written, with returning: rows; else none",
     },

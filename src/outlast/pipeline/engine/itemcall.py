@@ -15,7 +15,7 @@ from outlast.calls.state import Call, current_work
 from outlast.deciding import after_failure
 from outlast.kernel.clock import roll_for
 from outlast.limits.throttle import DEFERRED, LONGEST_FLOOR, LONGEST_WAIT, PATIENCE
-from outlast.verdicts import classify, refusal
+from outlast.verdicts import classify, refusal, surely_undone
 
 if TYPE_CHECKING:
     from outlast.calls.records import Context
@@ -113,7 +113,9 @@ class StageCall(Call):
     def failed(self, error: Exception) -> float | None:
         if self.guard.limit is not None and self.world.retries:
             verdict = classify(error)
-            if refusal(error, verdict) is not None:
+            # What the service has refused may be tried for long, but not what may have been done before the refusal.
+            twice = self.guard.idempotent or self.asked or surely_undone(error, verdict)
+            if twice and refusal(error, verdict) is not None:
                 wait = self._refused(error, verdict)
                 if wait is not None:
                     return wait

@@ -18,14 +18,15 @@ driver that it needs with it. None of them tries again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from outlast.components.running import called
 from outlast.errors import PermanentFailure
+from outlast.verdicts import mark_begun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from outlast.components.running import StepContext
 
@@ -91,6 +92,17 @@ def result_of(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: 
     except (StopIteration, StopAsyncIteration) as end:
         message = f"{name} raised {type(end).__name__}; next(...) with a default does not raise it"
         raise PermanentFailure(message, error_class="code_error") from end
+
+
+@contextmanager
+def request_after(others: int) -> Iterator[None]:
+    """A request of an attempt that has made `others` before: that this one was refused does not prove that nothing was done."""
+    try:
+        yield
+    except Exception as error:
+        if others:
+            mark_begun(error)
+        raise
 
 
 def keep(context: StepContext, name: str, raw: str | bytes) -> None:

@@ -38,12 +38,23 @@ def read(config: ReaderConfig, context: StepContext) -> dict[str, Any]:
     """All rows of all files, in the order of their names. A row that cannot be read is an error of the step."""
     rows: list[Any] = []
     for path in _found(config.path, context):
-        rows += rows_of(path, _kind(path, config.format), config.delimiter, config.encoding, context)
+        rows += rows_of(path, _kind(path, config.format), context, config.delimiter, config.encoding)
     return {"rows": rows, "count": len(rows)}
 
 
-def rows_of(path: Path, kind: str, delimiter: str | None, encoding: str | None, context: StepContext) -> Iterator[Any]:
-    """The rows of a file of this kind, an ending. One that cannot be read is an error of the step, and is kept."""
+def rows_of(
+    path: Path,
+    kind: str,
+    context: StepContext,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    *,
+    way_out: str | None = None,
+) -> Iterator[Any]:
+    """
+    The rows of a file of this kind, an ending. One that cannot be read is an error of the step, and is kept. `way_out` is what
+    helps with a table that is written otherwise, where the step has no keys `delimiter` and `encoding`.
+    """
     try:
         for row in _rows(path, kind, delimiter, encoding):
             if isinstance(row, Unreadable):
@@ -51,7 +62,7 @@ def rows_of(path: Path, kind: str, delimiter: str | None, encoding: str | None, 
                 raise row.error
             yield row
     except (PermanentFailure, ConfigurationError) as wrong:
-        raise _of_step(wrong) from None
+        raise _of_step(wrong, way_out) from None
 
 
 # How what is wrong with a table is mended, in the words of runs over items: an option of Python, and one of the command.
@@ -59,10 +70,10 @@ _WAY_OUT = re.compile(r"Files\(\.\.\., (?P<key>\w+)=(?P<value>[^)]+)\), or --\w+
 _ONE_COLUMN = re.compile(r"If it is one column: delimiter=(?P<value>'[^']*')")
 
 
-def _of_step(wrong: PermanentFailure | ConfigurationError) -> Exception:
-    """The same error, with keys of the step as the way out."""
-    said = _WAY_OUT.sub(r"give the step \g<key>: \g<value>", str(wrong))
-    said = _ONE_COLUMN.sub(r"If it is one column: delimiter: \g<value>", said)
+def _of_step(wrong: PermanentFailure | ConfigurationError, way_out: str | None) -> Exception:
+    """The same error, with keys of the step as the way out, or with that of a step that has none of them."""
+    said = _WAY_OUT.sub(way_out or r"give the step \g<key>: \g<value>", str(wrong))
+    said = _ONE_COLUMN.sub("If it is one column: " + ("the same" if way_out else r"delimiter: \g<value>"), said)
     if said == str(wrong):
         return wrong
     if isinstance(wrong, PermanentFailure):
@@ -141,6 +152,11 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
             fill(sink, rows, context)
         finally:
             sink.close()
+        if (pack := packed.packer(made)) is not None and not made.stat().st_size:
+            with made.open("wb") as file:  # no rows: 0 bytes are no packed file
+                file.write(pack(b""))
+                file.flush()
+                os.fsync(file.fileno())
         made.replace(target)
         flush_folder(target.parent)
     finally:

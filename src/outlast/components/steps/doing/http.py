@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlencode, urljoin, urlsplit
 
 from outlast.components.reaching import plain_value
 from outlast.components.reading import missing
-from outlast.components.steps.doing import invalid, keep
+from outlast.components.steps.doing import invalid, keep, request_after
 from outlast.components.steps.doing.jsons import strict
 from outlast.components.values import json_text
 from outlast.errors import OutlastError, PermanentFailure
@@ -83,7 +83,7 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
     own = request.url.raw_host.decode() if connection.get("allow_private") is True else None
     wire = Wire(own, None if remaining is None else monotonic() + remaining)
     for hop in range(config.max_redirects + 1):
-        with answered(request, wire) as answer:
+        with request_after(hop), answered(request, wire) as answer:
             where, headers = request.where, headers_of(answer)
             leads_on = answer.status in _REDIRECTS and "location" in headers and hop < config.max_redirects
             if answer.status in config.expect.status or not leads_on:

@@ -1,5 +1,5 @@
 """
-JSON as others say it. `strict` reads what must be JSON and nothing else; `one_value` finds the one JSON value in what a
+JSON as others say it. `strict` reads what must be JSON and nothing else, `document` what must stay as it is; `one_value` finds the one JSON value in what a
 model has said, and repairs nothing.
 """
 
@@ -8,7 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FENCE = "```"
 _LANGUAGE = re.compile(r"[\w.+-]*")  # of a fenced block, behind the fence that opens it
@@ -22,15 +26,45 @@ class NoValue(ValueError):
     """There is no JSON value, or it is not clear which one; its text says why, in our own words."""
 
 
-def strict(text: str | bytes) -> Any:
+def strict(text: str | bytes, number: Callable[[str], Any] | None = None) -> Any:
     """
     JSON, and nothing that only Python takes for it: no NaN, no number that would become infinity, no name twice in one
-    object.
+    object. `number` makes one of digits with a fraction or an exponent.
 
     >>> strict('{"a": [1.5]}')
     {'a': [1.5]}
     """
-    return json.loads(text, **_HOOKS)
+    hooks: dict[str, Any] = _HOOKS if number is None else {**_HOOKS, "parse_float": number}
+    return json.loads(text, **hooks)
+
+
+def exact(text: str) -> float | Decimal:
+    """
+    A number with all its digits: a float, or what is exact where a float is another number.
+
+    >>> exact("0.10"), exact("12345678901234567890.123")
+    (0.1, Decimal('12345678901234567890.123'))
+    """
+    found, whole = float(text), Decimal(text)
+    return found if math.isfinite(found) and Decimal(repr(found)) == whole else whole
+
+
+def document(text: str | bytes) -> Any:
+    """
+    JSON of which nothing is lost: as `strict`, and each number is the same as a float. An exact number in its place would
+    be written as a text again.
+
+    >>> document('[0.1, 12345678901234567890]')
+    [0.1, 12345678901234567890]
+    """
+    return strict(text, _same)
+
+
+def _same(text: str) -> float:
+    found = exact(text)
+    if not isinstance(found, float):
+        raise ValueError("a number has more digits than a float holds, or is too large or too small for one")  # noqa: TRY004 - it is what was read
+    return found
 
 
 def one_value(said: str) -> Any:

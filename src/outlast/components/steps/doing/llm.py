@@ -9,7 +9,6 @@ where the connection does not say so. The answer itself is read here, strictly: 
 from __future__ import annotations
 
 import logging
-import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,11 +16,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.state import current
+from outlast.components.answers import unfinished
 from outlast.components.reaching import plain_value
 from outlast.components.reading import missing
-from outlast.components.steps.doing import invalid, keep
+from outlast.components.steps.doing import invalid, keep, request_after
 from outlast.components.steps.doing.jsons import NoValue, one_value, strict
-from outlast.components.steps.doing.rows import reasons_of, validator_of
+from outlast.components.steps.doing.rows import BREAKS, reasons_of, validator_of
 from outlast.errors import PermanentFailure
 from outlast.verdicts.rules import CODES
 
@@ -59,15 +59,9 @@ _CODES = frozenset(CODES["model API"]) | frozenset(
     "unknown_parameter unknown_url unsupported_country_region_territory unsupported_model unsupported_parameter "
     "unsupported_value".split()
 )
-# Why an answer has ended, without regard to capital letters. Only these say that it is whole.
-_WHOLE = frozenset({"stop", "stop_sequence", "end_turn", "eos", "eos_token", "complete"})
-_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
-_FILTERED = frozenset({"content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii"})
-_TOOLS = frozenset({"tool_calls", "tool_use", "function_call"})
-_REASON = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+){0,5}")  # one that can be shown
-_REASON_LONG = 40
 _SENT = ("content-type", "idempotency-key")  # of the SDK's own headers
 _PACKING = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+_MOST_TOKENS = 10**12  # of one call: a number beyond that counts nothing, and sums of it would not be exact
 _TOLD_ERRORS = 10  # mistakes that a model is told of
 _TOLD_LONG = 300  # characters of each of them
 _REPLY = "This was not accepted: {wrong}. Answer again, with the whole JSON value and nothing else."
@@ -135,7 +129,8 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
         answer = talk.ask(client)
         if answer.wrong and answer.reply and config.ask_again:
             talk.go_on(answer)
-            answer = talk.ask(client)
+            with request_after(1):
+                answer = talk.ask(client)
     if answer.wrong:
         raise PermanentFailure(f"{talk.where}: {answer.wrong}", error_class="invalid_output")
     bill = talk.bill
@@ -306,10 +301,9 @@ class _Talk:
             raise self._no_answer(raw, "expected a choice with a message, got: another one")
         reason: Any = choices[0].get("finish_reason")
         said: Any = message.get("content")
-        unfinished = _unfinished(reason, message, said)
-        if unfinished:
+        if wrong := unfinished(reason, message, said):
             kept = said if isinstance(said, str) and said else raw
-            raise self._no_answer(kept, unfinished)
+            raise self._no_answer(kept, wrong)
         model = body.get("model")
         answer = _Answer(said, model if isinstance(model, str) and model else self.model, reason)
         if self.config.response == "json":
@@ -331,18 +325,21 @@ class _Talk:
             wrong = [] if self.validator is None else reasons_of(self.validator, answer.value)
             if wrong:
                 answer.wrong = f"expected the JSON value to fit the schema, got: {'; '.join(wrong)}"
-                answer.reply = f"the JSON value does not fit the schema: {self._told(answer.value)}"
+                answer.reply = f"the JSON value does not fit the schema: {self._told(answer.value, wrong)}"
         if answer.wrong:
             keep(self.context, self._kept(), answer.text)
 
-    def _told(self, value: Any) -> str:
-        """What the model is told of its own value, which it may see."""
+    def _told(self, value: Any, reasons: list[str]) -> str:
+        """What the model is told of its own value, which it may see; the reasons alone, if the check breaks on it."""
         found: list[str] = []
-        for error in self.validator.iter_errors(value):
-            place = ".".join(map(str, error.absolute_path)) or "all of it"
-            found.append(f"{place}: {error.message}"[:_TOLD_LONG])
-            if len(found) == _TOLD_ERRORS:
-                break
+        try:
+            for error in self.validator.iter_errors(value):
+                place = ".".join(map(str, error.absolute_path)) or "all of it"
+                found.append(f"{place}: {error.message}"[:_TOLD_LONG])
+                if len(found) == _TOLD_ERRORS:
+                    break
+        except BREAKS:
+            found += reasons
         return "; ".join(found)
 
 
@@ -353,30 +350,9 @@ def _conversation(config: CallerConfig) -> list[dict[str, str]]:
     return [*told, {"role": "user", "content": config.prompt or ""}]
 
 
-def _unfinished(reason: Any, message: Mapping[str, Any], said: Any) -> str:
-    """Why this is no answer, by what the endpoint says of it; nothing if it is one."""
-    ended = reason.lower() if isinstance(reason, str) else ""
-    if message.get("refusal") or ended == "refusal":
-        return "the model refused to answer"
-    if ended in _FILTERED:
-        return f"a filter has kept the answer back (finish_reason {reason})"
-    if ended in _CUT:
-        return f"the answer was cut before its end (finish_reason {reason}); allow more with max_tokens"
-    if ended in _TOOLS or message.get("tool_calls") or message.get("function_call"):
-        return "the model wants to call a tool, and was offered none"
-    if ended and ended not in _WHOLE:
-        shown = f" {reason}" if len(reason) <= _REASON_LONG and _REASON.fullmatch(reason) else ", of another kind"
-        return f"the endpoint does not say that the answer is whole (finish_reason{shown})"
-    if said is None or said == "" or (isinstance(said, str) and not said.strip()):
-        return "the answer is empty"
-    if not isinstance(said, str):
-        return "expected the content of an answer to be a text, got: another one"
-    return "" if ended else "the endpoint does not say whether the answer is whole (finish_reason)"
-
-
 def _count(usage: Any, name: str) -> int | None:
     found = usage.get(name) if isinstance(usage, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= _MOST_TOKENS else None
 
 
 def _headers(connection: Mapping[str, Any]) -> dict[str, str]:

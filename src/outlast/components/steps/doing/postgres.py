@@ -18,6 +18,7 @@ from outlast.components.reaching import conninfo, failure
 from outlast.components.reading import missing
 from outlast.components.sql import said
 from outlast.components.steps.doing import columns_of, invalid, listed, names_of, row_at
+from outlast.components.steps.doing.jsons import document
 from outlast.components.tables import cell_for, kind_of_column
 from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure
 from outlast.verdicts import classify
@@ -26,7 +27,7 @@ try:
     import psycopg
     from psycopg import sql
     from psycopg.adapt import PyFormat, Transformer
-    from psycopg.types.json import Jsonb
+    from psycopg.types.json import Jsonb, set_json_loads
     from psycopg.types.string import TextLoader
 
     from outlast.store.postgres import Postgres
@@ -50,11 +51,14 @@ _AS_TEXT = (
 _CURSORS = frozenset("select with values table (".split())  # what a query may begin with that can be a cursor
 _STAGE = "outlast_rows"
 # What a value of a column must be, by the number that PostgreSQL has for its type or for lists of it.
-_ZONED, _UNZONED, _BYTES = "with a zone", "without a zone", "bytes"
-_WANTS = {
-    **dict.fromkeys((1184, 1185, 1266, 1270), _ZONED),  # timestamptz, timetz
-    **dict.fromkeys((1114, 1115, 1083, 1183), _UNZONED),  # timestamp, time
-    **dict.fromkeys((17, 1001), _BYTES),  # bytea
+_MOMENT, _CLOCK, _DAY, _BYTES = "a point in time", "a time of day", "a day", "bytes"
+_WANTS: dict[int, tuple[str, bool | None]] = {  # and whether it has a zone
+    **dict.fromkeys((1184, 1185), (_MOMENT, True)),  # timestamptz
+    **dict.fromkeys((1114, 1115), (_MOMENT, False)),  # timestamp
+    **dict.fromkeys((1266, 1270), (_CLOCK, True)),  # timetz
+    **dict.fromkeys((1083, 1183), (_CLOCK, False)),  # time
+    **dict.fromkeys((1082, 1182), (_DAY, None)),  # date
+    **dict.fromkeys((17, 1001), (_BYTES, None)),  # bytea
 }
 _LINE = re.compile(r"COPY [^,]+, line (?P<line>[0-9]+)")
 # What it is, where a connection is refused: the driver then knows no SQLSTATE.
@@ -66,11 +70,11 @@ _REFUSED = {"auth": "auth_error", "permission": "permission_denied", "timeout": 
 
 @contextmanager
 def _connected(
-    context: StepContext, config: ExtractorConfig | WriterConfig, begin: LiteralString
+    context: StepContext, config: ExtractorConfig | WriterConfig, begin: LiteralString, known: Sequence[str]
 ) -> Iterator[psycopg.Connection[Any]]:
     """
     A connection in a transaction, which is committed if all goes well. It is closed whatever happens, and when the time of
-    the attempt is up: the driver itself would wait for a server that stands still.
+    the attempt is up: the driver itself would wait for a server that stands still. `known` is what errors may quote.
     """
     fields = context.connection or {}
     remaining = context.remaining()
@@ -96,7 +100,7 @@ def _connected(
     ):  # whatever the driver made of it, the other side said nothing that it knows
         message = "the connection to the database broke, or what came over it is none of PostgreSQL"
         raise TemporaryFailure(message, error_class="database_connection")
-    raise _told(found)
+    raise _told(found, known)
 
 
 def _connect(fields: Mapping[str, Any], limit: float) -> psycopg.Connection[Any]:
@@ -109,6 +113,7 @@ def _connect(fields: Mapping[str, Any], limit: float) -> psycopg.Connection[Any]
     else:
         for name in _AS_TEXT:
             found.adapters.register_loader(name, TextLoader)
+        set_json_loads(_document, found)
         connection: psycopg.Connection[Any] = found
         return connection
     message = f"no connection to the database: {known.why}"
@@ -139,11 +144,11 @@ def _setting(connection: psycopg.Connection[Any], name: str, value: str) -> None
     connection.execute("select set_config(%s, %s, true)", (name, value))
 
 
-def _told(error: psycopg.Error) -> OutlastError:
+def _told(error: psycopg.Error, known: Sequence[str]) -> OutlastError:
     """What the driver raised, without the rows that it quotes."""
     verdict = classify(error)
     if error.diag.message_primary:
-        why = said(error)
+        why = said(error, known)
     elif isinstance(error, psycopg.OperationalError):
         why = failure(error).why
     else:
@@ -165,7 +170,7 @@ def extract(config: ExtractorConfig, context: StepContext) -> dict[str, Any]:
     query: Any = config.query  # which is checked to be one that reads
     parameters = _bound(config.parameters)
     with (
-        _connected(context, config, "begin isolation level repeatable read, read only") as connection,
+        _connected(context, config, "begin isolation level repeatable read, read only", [config.query]) as connection,
         _cursor(connection, config.query) as cursor,
     ):
         # What comes as a text must say the same wherever it is read.
@@ -191,6 +196,20 @@ def _fetched(cursor: Any, most: int) -> list[Any]:
     raise PermanentFailure(message, error_class="data_error")
 
 
+def _document(raw: str | bytes) -> Any:
+    try:
+        return document(raw)
+    except (ValueError, RecursionError) as wrong:
+        deep = isinstance(wrong, RecursionError)
+        why = (
+            "it has too many levels"
+            if deep
+            else "a name comes twice in it, or a number has more digits than a float keeps"
+        )
+    message = f"a document of the query is none that Python has: {why}; have it as a text, with ::text in query"
+    raise PermanentFailure(message, error_class="data_error")
+
+
 def _cursor(connection: psycopg.Connection[Any], query: str) -> Any:
     """On the server, so that neither side holds all rows at once; SHOW and EXPLAIN cannot have one."""
     first = query.lstrip(" \t\r\n(").split(None, 1)[0].lower()
@@ -213,24 +232,22 @@ class _Column:
 
     name: str
     kind: str
-    wants: str | None
+    wants: tuple[str, bool | None] | None
 
 
 def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     """All rows in one transaction, or none of them."""
     rows = [row_at(number, row) for number, row in enumerate(listed(config.rows), 1)]
     columns = columns_of(rows, config.columns, config.key)
-    with _connected(context, config, "begin isolation level read committed") as connection:
+    known = [config.table, config.schema_ or "", *columns]
+    with _connected(context, config, "begin isolation level read committed", known) as connection:
         schema, taking = _looked_at(connection, config, context, columns)
         table = sql.Identifier(schema, config.table)
         if config.mode == "replace":
             connection.execute(sql.SQL("delete from {}").format(table))
-        count = 0
-        if rows and config.mode == "upsert":
-            count = _upserted(connection, config, rows, taking, table)
-        elif rows:
-            count = _copied(connection, config, rows, taking, table)
-    return {"count": count, "table": f"{schema}.{config.table}"}
+        if rows:
+            (_upsert if config.mode == "upsert" else _copy)(connection, config, rows, taking, table)
+    return {"count": len(rows), "table": f"{schema}.{config.table}"}
 
 
 def _looked_at(
@@ -260,14 +277,14 @@ def _looked_at(
     return schema, [known[one] for one in columns]
 
 
-def _copied(
+def _copy(
     connection: psycopg.Connection[Any],
     config: WriterConfig,
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[_Column],
     table: sql.Identifier,
-) -> int:
-    """Send the rows; how many the server has taken."""
+) -> None:
+    """Send the rows, each of which the server must have taken."""
     statement = sql.SQL("copy {} ({}) from stdin").format(table, _names(columns))
     count = 0
     with connection.cursor() as cursor:
@@ -282,7 +299,16 @@ def _copied(
                     error.add_note(place)
                 raise
             count += cursor.rowcount
-    return count
+    _check_count(count, len(rows))
+
+
+def _check_count(count: int, sent: int) -> None:
+    if count != sent:
+        message = (
+            f"expected all {sent} rows to be written, got: {count}, and so none was; a trigger of the table leaves rows out, "
+            "or keeps them elsewhere: change it, or leave those rows out in a step before"
+        )
+        raise PermanentFailure(message, error_class="data_error")
 
 
 def _names(columns: Sequence[_Column]) -> sql.Composed:
@@ -313,20 +339,25 @@ def _cells(number: int, row: Mapping[str, Any], columns: Sequence[_Column]) -> l
     return cells
 
 
-def _unlike(cell: Any, wants: str) -> str | None:
+def _unlike(cell: Any, wants: tuple[str, bool | None]) -> str | None:
     """What PostgreSQL would take and keep as something else: what is expected, what came, and the way out."""
     if isinstance(cell, list):
         return next((said for one in cell if (said := _unlike(one, wants)) is not None), None)
-    if wants == _BYTES:
+    kind, zoned = wants
+    if kind == _BYTES:
         if cell is None or isinstance(cell, bytes | bytearray | memoryview):
             return None
         return (
             f"bytes, got: a value of type {type(cell).__name__}; decode it in a step before, or have a column of text"
         )
-    if not isinstance(cell, dt.datetime | dt.time) or (cell.tzinfo is None) == (wants == _UNZONED):
+    if isinstance(cell, dt.datetime) and kind != _MOMENT:
+        lost, way = ("time of day", "date()") if kind == _DAY else ("day", "time() or timetz()")
+        column = "timestamp" if cell.tzinfo is None else "timestamptz"
+        return f"{kind}, got: a point in time, whose {lost} would be lost; take its {way} in a step before, or have a column of {column}"
+    if zoned is None or not isinstance(cell, dt.datetime | dt.time) or (cell.tzinfo is not None) == zoned:
         return None
-    what = "a time of day" if isinstance(cell, dt.time) else "a point in time"
-    if wants == _UNZONED:
+    what = _CLOCK if isinstance(cell, dt.time) else _MOMENT
+    if not zoned:
         column = "timetz" if isinstance(cell, dt.time) else "timestamptz"
         return f"{what} without a zone, got: one with a zone, which would be lost; make it naive, or have a column of {column}"
     return f"{what} with a zone, got: one without, which would be taken for that of the session; give it a zone (tzinfo), or have a column without one"
@@ -364,13 +395,13 @@ def _is_sent(connection: psycopg.Connection[Any], cell: Any) -> bool:
         return False
 
 
-def _upserted(
+def _upsert(
     connection: psycopg.Connection[Any],
     config: WriterConfig,
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[_Column],
     table: sql.Identifier,
-) -> int:
+) -> None:
     """The rows go into a table of this transaction first, and from there over those that have the same key."""
     stage = sql.Identifier(_STAGE)
     names = _names(columns)
@@ -379,19 +410,35 @@ def _upserted(
             stage, names, table
         )
     )
-    _copied(connection, config, rows, columns, stage)
+    _copy(connection, config, rows, columns, stage)
     # Of rows that are all key the key is written again, so that they count.
     changed = [one.name for one in columns if one.name not in config.key] or config.key
-    done = connection.execute(
-        sql.SQL("insert into {} ({}) select {} from {} on conflict ({}) do update set {}").format(
-            table,
-            names,
-            names,
-            stage,
-            sql.SQL(", ").join(map(sql.Identifier, config.key)),
-            sql.SQL(", ").join(
-                sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in changed
-            ),
-        )
-    )
-    return done.rowcount
+    parts = {
+        "table": table,
+        "stage": stage,
+        "names": names,
+        "key": sql.SQL(", ").join(map(sql.Identifier, config.key)),
+        "changes": sql.SQL(", ").join(
+            sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in changed
+        ),
+        "there": _prefixed("there", [one.name for one in columns]),
+        "sent": _prefixed("sent", [one.name for one in columns]),
+        "there_key": _prefixed("there", config.key),
+        "done_key": _prefixed("done", config.key),
+        "sent_key": _prefixed("sent", config.key),
+    }
+    # A trigger may keep back an update that changes nothing (suppress_redundant_updates_trigger): the row is there as it was
+    # sent. They are compared as texts, because a json has no equality.
+    done: Any = connection.execute(
+        sql.SQL(
+            "with done as (insert into {table} ({names}) select {names} from {stage} on conflict ({key}) do update set {changes} "
+            "returning {key}) select (select count(*) from done), case when (select count(*) from done) < (select count(*) from {stage}) "
+            "then (select count(*) from {stage} sent where not exists (select from done where ({done_key}) = ({sent_key})) and exists "
+            "(select from {table} there where ({there_key}) = ({sent_key}) and row({there})::text = row({sent})::text)) else 0 end"
+        ).format(**parts)
+    ).fetchone()
+    _check_count(int(done[0]) + int(done[1]), len(rows))
+
+
+def _prefixed(table: LiteralString, names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(table, name) for name in names)

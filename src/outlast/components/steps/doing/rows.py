@@ -26,6 +26,8 @@ _DATE_TIME = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
     re.ASCII,
 )
+# What a check breaks with on a value that is deeper or larger than it can compute with. It is then none that fits: nobody has found that it does.
+BREAKS = (RecursionError, ArithmeticError, TypeError, ValueError)
 _KEPT = 1_000_000  # characters of what does not fit that are kept for people to look at
 
 # -- data.processor ------------------------------------------------------------------------------------------------------
@@ -109,15 +111,18 @@ def validate(config: ValidatorConfig, context: StepContext) -> dict[str, Any]:
 
 
 def validator_of(schema: Any, schema_file: str | None, context: StepContext) -> Any:
-    """What checks values against a JSON Schema, which is given or in a file of the project. Nothing is fetched for it."""
+    """What checks values against a JSON Schema, which is given or in a file of the project."""
+    return checker_of(schema if schema_file is None else _from_file(schema_file, context))
+
+
+def checker_of(schema: Any) -> Any:
+    """What checks values against this JSON Schema. Nothing is fetched for it."""
     try:
         from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
         from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
         from referencing import Registry
     except ImportError:
         raise missing("A JSON Schema", "jsonschema", "flows") from None
-    if schema_file is not None:
-        schema = _from_file(schema_file, context)
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as wrong:
@@ -166,6 +171,8 @@ def reasons_of(validator: Any, value: Any) -> list[str]:
         raise invalid(f"expected {lacking.ref} to be in the schema, which refers to it, got: no such place") from None
     except RecursionError:
         return ["all of it: deeper than can be checked"]
+    except BREAKS as broken:
+        return [f"all of it: has a value that cannot be checked ({type(broken).__name__})"]
     return [f"{place}: {rule}" for place, rule in errors[:_REASONS]]
 
 

@@ -18,7 +18,7 @@ import threading
 from base64 import b64encode
 from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import ContextVar
-from hashlib import md5, sha256
+from hashlib import blake2b, md5, sha256
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from outlast.components import open_sink, packed
 from outlast.components.reaching import plain_value
 from outlast.components.reading import missing
-from outlast.components.steps.doing import invalid, keep, listed
+from outlast.components.steps.doing import invalid, keep
 from outlast.components.steps.doing.files import fill, rows_of
 from outlast.components.steps.doing.jsons import strict
 from outlast.components.steps.s3 import OWN_METADATA, OWN_WORK, format_of
@@ -76,10 +76,14 @@ _TYPES = {
     "csv": "text/csv; charset=utf-8",
     "bytes": "application/octet-stream",
 }
+_PACKED_TYPES = {".gz": "application/gzip", ".zst": "application/zstd"}
 _UNUSABLE = (ConfigNotFound, ConfigParseError, InvalidConfigError, PartialCredentialsError, ProfileNotFound)
 _LOADER = botocore.loaders.create_loader()  # reads the description of the service once for all clients
 _CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
+# By what an answer of a store is known: the mark of an object, of one in parts too, and headers of AWS, MinIO and others.
+_S3_ETAG = re.compile(r'"?[0-9a-f]{32}(-[0-9]+)?"?')
+_S3_HEADER = re.compile(r"x-(amz|goog)-|x-[a-z]+-request-id")
 # What the store says of bytes that have changed on the way.
 _DAMAGED = frozenset("BadDigest IncompleteBody XAmzContentSHA256Mismatch XAmzContentChecksumMismatch".split())
 _MISSING = {"NoSuchKey": "object", "NoSuchBucket": "bucket", "NoSuchVersion": "object"}
@@ -343,8 +347,9 @@ def is_there(fields: Mapping[str, Any], limit: float) -> bool:
 
 
 # The first client reads descriptions of several megabytes, which must not be part of the time of a call.
-with Wire(None) as _first:
-    client({"endpoint_url": "http://127.0.0.1", "access_key_id": "-", "secret_access_key": "-"}, _first).close()
+_NOBODY = {"endpoint_url": "http://127.0.0.1", "access_key_id": "-", "secret_access_key": "-"}
+with Wire(None) as _first, asked(_NOBODY, _first):
+    pass
 
 
 class _Object(NamedTuple):
@@ -371,7 +376,7 @@ class _Object(NamedTuple):
                 if _code(refused) in but:
                     return None
                 raise
-            if not (self._is_gone(found) if operation == "delete_object" else _is_whole(found)):
+            if not (self._is_gone(found) if operation == "delete_object" else self._is_whole(found)):
                 if "Body" in found:
                     found["Body"].close()
                 raise _Torn
@@ -382,17 +387,26 @@ class _Object(NamedTuple):
         status = found["ResponseMetadata"]["HTTPStatusCode"]
         return status == 204 or (status == 200 and not self.wire.said)
 
+    def _is_whole(self, found: Mapping[str, Any]) -> bool:
+        """
+        Whether an answer about an object is about all of it (200, which 204 and 206 are not), says how long it is, and has the
+        object's mark, which is in quotes or in none. Beside an object that is read, it has no body: none comes from a store.
+        """
+        if found["ResponseMetadata"]["HTTPStatusCode"] != 200 or self.wire.said:
+            return False
+        etag, headers = str(found.get("ETag", "")), found["ResponseMetadata"]["HTTPHeaders"]
+        has_length = bool({"content-length", "transfer-encoding"} & headers.keys())
+        is_mark = bool(etag.strip('"')) and etag.startswith('"') == etag.endswith('"')
+        return has_length and is_mark and not _is_page(headers, etag)
 
-def _is_whole(found: Mapping[str, Any]) -> bool:
+
+def _is_page(headers: Mapping[str, str], etag: str) -> bool:
     """
-    Whether an answer about an object is about all of it (200, which 204 and 206 are not), says how long it is, and has the
-    object's mark, which is in quotes or in none.
+    Whether an answer is surely the page of a web server, such as one to log in. Objects may be pages, too: those of a store
+    come with headers of its own, or with the MD5 of their bytes as their mark.
     """
-    if found["ResponseMetadata"]["HTTPStatusCode"] != 200:
-        return False
-    etag = str(found.get("ETag", ""))
-    has_length = bool({"content-length", "transfer-encoding"} & found["ResponseMetadata"]["HTTPHeaders"].keys())
-    return has_length and bool(etag.strip('"')) and etag.startswith('"') == etag.endswith('"')
+    is_html = headers.get("content-type", "").lower().startswith(("text/html", "application/xhtml"))
+    return is_html and not _S3_ETAG.fullmatch(etag) and not any(map(_S3_HEADER.match, headers))
 
 
 class _Torn(Exception):
@@ -487,13 +501,14 @@ def _refused(error: ClientError, what: str) -> OutlastError:
 def read(config: ReaderConfig, context: StepContext) -> dict[str, Any]:
     """All of the object, if it is what it must be."""
     kind = _kind(config)
+    # Not when the file is compiled: which object it is may come with a parameter, and then the run tells what became of it.
     if config.extensions is not None and not config.key.lower().endswith(tuple(map(str.lower, config.extensions))):
         raise invalid(f"expected {config.key} to end in {' or '.join(config.extensions)}, got: another extension")
     with _reached(config, context) as about:
         answer = about.call("reading", "get_object")
         assert answer is not None  # noqa: S101 - no code is let pass
         with closing(answer["Body"]) as body:
-            metadata = {str(name).lower(): str(value) for name, value in answer.get("Metadata", {}).items()}
+            metadata = _noted(answer)
             _check_metadata(config, metadata)
             raw = _whole(about, body, answer, config.max_bytes)
     noted, _ = metadata.pop(OWN_METADATA, None), metadata.pop(OWN_WORK, None)
@@ -557,7 +572,9 @@ def _read_as(kind: str, raw: bytes, config: ReaderConfig, context: StepContext) 
             path = Path(folder) / name
             path.write_bytes(raw)
             _check_unpacked(path, config.max_bytes)
-            return list(rows_of(path, f".{kind}", None, None, context))
+            return list(
+                rows_of(path, f".{kind}", context, way_out="have format: bytes, and read it in a step of your own")
+            )
     try:
         text = raw.decode("utf-8-sig")
         return text if kind == "text" else strict(text)
@@ -573,6 +590,8 @@ def _check_unpacked(path: Path, most: int) -> None:
         return
     packed.check(path)
     size = 0
+    if not path.stat().st_size:  # which Python takes for a gzip file, and nobody else
+        raise PermanentFailure(f"{path.name}: expected a packed object, got: 0 bytes", error_class="data_error")
     with packed.opened(path) as stream:
         try:
             while piece := stream.read(_PIECE):
@@ -596,12 +615,12 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     alone; if it has the same bytes the work is done already, by an attempt at this step or by somebody else.
     """
     kind = _kind(config)
-    raw = _written_as(kind, config.body, context)
+    raw = _written_as(kind, config, context)
     if len(raw) > config.max_bytes:
         raise invalid(f"expected a body of at most max_bytes ({config.max_bytes}), got: a longer one")
     digest = sha256(raw).hexdigest()
     with _reached(config, context) as about:
-        work = sha256(context.idempotency_key.encode()).hexdigest()
+        work = f"{_run_mark(context)}-{context.work_key}"
         found = None if config.overwrite else _there(about, config, raw, digest, work)
         if (
             found is None
@@ -617,16 +636,13 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     return {**about_it, "etag": found[0], "written": found[1]}
 
 
-def _written_as(kind: str, body: Any, context: StepContext) -> bytes:
+def _written_as(kind: str, config: WriterConfig, context: StepContext) -> bytes:
+    body = config.body  # of a type that fits, which the config has checked
     if kind == "bytes":
-        if not isinstance(body, bytes):
-            raise invalid(f"expected body to be bytes, got: a value of type {type(body).__name__}")
-        return body
+        return bytes(body)
     if kind == "text":
-        if not isinstance(body, str):
-            raise invalid(f"expected body to be a text, got: a value of type {type(body).__name__}")
         try:
-            return body.encode()
+            return str(body).encode()
         except UnicodeEncodeError:
             raise invalid("expected body to be a text in Unicode, got: one with half a character") from None
     if kind == "json":
@@ -634,16 +650,19 @@ def _written_as(kind: str, body: Any, context: StepContext) -> bytes:
             return json_text(body).encode()
         except (TypeError, ValueError, RecursionError) as wrong:
             raise invalid(f"expected body to be what JSON can hold, got another: {wrong}") from None
-    rows = listed(body)
     with tempfile.TemporaryDirectory(prefix="outlast-") as folder:
         path = Path(folder) / f"object.{kind}"
         sink = open_sink(path)
         assert sink is not None  # noqa: S101 - of a path there always is one
         try:
-            fill(sink, rows, context)
+            fill(sink, body, context)
         finally:
             sink.close()
-        return path.read_bytes()
+        raw = path.read_bytes()
+    key = Path(config.key)
+    packed.check(key)
+    pack = packed.packer(key)  # at once: the same rows are the same bytes
+    return raw if pack is None else pack(raw)
 
 
 def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, noted: Mapping[str, str]) -> str | None:
@@ -657,7 +676,7 @@ def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, noted: Map
         Body=raw,
         ContentLength=len(raw),
         ContentMD5=b64encode(sent.digest()).decode(),  # the store checks it before it keeps anything
-        ContentType=config.content_type or _TYPES[kind],
+        ContentType=config.content_type or _type_of(kind, config.key),
         Metadata={**{name.lower(): value for name, value in config.metadata.items()}, **noted},
         **options,
     )
@@ -674,16 +693,26 @@ def _put(about: _Object, config: WriterConfig, kind: str, raw: bytes, noted: Map
     return etag
 
 
+def _type_of(kind: str, key: str) -> str:
+    is_packed = kind in ("jsonl", "csv")  # if its key says so
+    return (_PACKED_TYPES.get(Path(key).suffix.lower()) if is_packed else None) or _TYPES[kind]
+
+
+def _run_mark(context: StepContext) -> str:
+    """The run, in what is noted with an object; no secret, and no name of anybody's."""
+    return blake2b(context.run_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
 def _there(about: _Object, config: WriterConfig, raw: bytes, digest: str, work: str) -> tuple[str, bool] | None:
     """
     The mark of the object that is there, if it has the same bytes and what is asked to be noted with them, and whether an
-    attempt at this step has written it; None if there is none. Another one is an error.
+    attempt at this step has written it, in whichever round; None if there is none. Another one is an error.
     """
     found = _looked_at(about)
     if found is None:
         return None
     etag = str(found.get("ETag", "")).strip('"')
-    noted = {str(name).lower(): value for name, value in found.get("Metadata", {}).items()}
+    noted = _noted(found)
     is_same = found.get("ContentLength") == len(raw) and (
         noted.get(OWN_METADATA) == digest or etag == md5(raw, usedforsecurity=False).hexdigest()
     )
@@ -703,6 +732,11 @@ def _bare(content_type: str) -> str:
     return content_type.replace(" ", "").casefold()
 
 
+def _noted(found: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata of an object, names in small letters."""
+    return {str(name).lower(): str(value) for name, value in found.get("Metadata", {}).items()}
+
+
 def _looked_at(about: _Object) -> dict[str, Any] | None:
     """What is known of the object; None if there is none."""
     return about.call("looking at", "head_object", but=("404", "NoSuchKey"))
@@ -716,15 +750,26 @@ def delete(config: DeleterConfig, context: StepContext) -> dict[str, Any]:
     if not config.written:
         return {"bucket": config.bucket or str((context.connection or {})["bucket"]), "key": config.key}
     with _reached(config, context) as about:
-        if config.etag is None or _is_version(about, config.etag):
+        if config.etag is None or _is_version(about, config.etag, context):
             about.call("deleting", "delete_object", but=("NoSuchKey",))
     return {"bucket": about.bucket, "key": config.key}
 
 
-def _is_version(about: _Object, etag: str) -> bool:
-    """Whether it is there and the one that is meant. Another one is an error."""
+def _is_version(about: _Object, etag: str, context: StepContext) -> bool:
+    """
+    Whether it is there and the one that is meant. Another one is an error: by its etag, and where a step is undone by the run
+    that is noted with it, because objects with the same bytes have the same etag. One without that note is known by its etag.
+    """
     found = _looked_at(about)
-    if found is not None and str(found.get("ETag", "")).strip('"') != etag.strip('"'):
-        message = f"expected {about.key} of {about.bucket} to be the version of this etag, got: another one, which is left alone"
+    if found is None:
+        return False
+    run, _, work = _noted(found).get(OWN_WORK, "").partition("-")
+    other = ""
+    if str(found.get("ETag", "")).strip('"') != etag.strip('"'):
+        other = "the version of this etag, got: another one"
+    elif context.undoes and work and run != _run_mark(context):
+        other = f"what this run has written ({OWN_WORK}), got: the same bytes from another run"
+    if other:
+        message = f"expected {about.key} of {about.bucket} to be {other}, which is left alone"
         raise PermanentFailure(message, error_class="data_error")
-    return found is not None
+    return True

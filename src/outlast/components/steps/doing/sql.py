@@ -8,6 +8,7 @@ values has. Errors are told in our words: those of DuckDB quote values.
 from __future__ import annotations
 
 import datetime as dt
+import re
 import threading
 import uuid
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from outlast.components.reading import missing
+from outlast.components.sql import without_values
 from outlast.components.steps.doing import invalid, listed, row_at
 from outlast.errors import PermanentFailure, TemporaryFailure
 
@@ -78,6 +80,8 @@ _COMES: dict[str, type | tuple[type, ...]] = {
     '"null"': type(None),
     "null": type(None),
 }
+_TYPES = (*_COMES, "string_literal integer_literal struct list array map unknown any")  # which are no values
+_NAMED = re.compile(r"(?<= with name )(?:.*(?= does not exist)|.*$)")
 _NESTED = ("list", "array", "struct", "map")
 _BOUNDED = ("varchar", "enum", "blob", *_NESTED)
 # How large a single value is, by the type of its column: one that is too large for all rows together is not even fetched.
@@ -169,11 +173,19 @@ def _told(error: duckdb.Error, config: TransformConfig) -> Exception:
             error_class="permission_denied",
         )
     if isinstance(error, duckdb.ParserException | duckdb.BinderException | duckdb.CatalogException):
-        first = str(error).partition("\n")[0][:200]
-        return PermanentFailure(f"the query is not one that can run: {first}", error_class="syntax_error")
+        # A name may be that of a value: nextval($name). Some of them DuckDB does not quote.
+        first = _NAMED.sub(r'"\g<0>"', str(error).partition("\n")[0])
+        shown = without_values(first, (config.query, *_TYPES))
+        if _words(shown) & (_words(str(config.params)) - _words(config.query)):
+            shown = f"{first.partition(' ')[0]} Error, whose words may have values of params"
+        return PermanentFailure(f"the query is not one that can run: {shown[:200]}", error_class="syntax_error")
     kind = type(error).__name__.removesuffix("Exception")
     message = f"a value does not fit the query ({kind}); try_cast(...) and try(...) give null where it does not"
     return PermanentFailure(message, error_class="data_error")
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
 
 
 # -- what goes in --------------------------------------------------------------------------------------------------------

@@ -16,17 +16,9 @@ from urllib.parse import quote
 
 from outlast.components.reaching import plain_value, supabase_url
 from outlast.components.sql import said_by_postgres
-from outlast.components.steps.doing import columns_of, invalid, keep, listed, row_at
-from outlast.components.steps.doing.http import (
-    Request,
-    answered,
-    beginning,
-    headers_of,
-    parsed_url,
-    read_body,
-    refused,
-    unpacked,
-)
+from outlast.components.steps.doing import columns_of, invalid, keep, listed, request_after, row_at
+from outlast.components.steps.doing.http import Request, answered, beginning, headers_of, parsed_url, refused, unpacked
+from outlast.components.steps.doing.jsons import exact, strict
 from outlast.components.steps.doing.wire import Wire
 from outlast.components.values import json_text, tell
 from outlast.errors import PermanentFailure, TemporaryFailure
@@ -81,9 +73,10 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     service = _Service(config, context)
     returned: list[Any] = []
     sent = 0
-    for count, body in batches:
+    for others, (count, body) in enumerate(batches):
         try:
-            returned += _sent(service, config, columns, count, body)
+            with request_after(others):
+                returned += _sent(service, config, columns, count, body)
         except Exception as error:
             if sent:
                 _add(error, f"{sent} of {len(rows)} rows were written before")
@@ -298,7 +291,7 @@ class _Answer:
 
     def rows(self) -> list[Any]:
         try:
-            rows = read_body(self._raw, "application/json", "json")
+            rows = strict(self._raw, exact)  # a numeric comes with all its digits
         except (ValueError, RecursionError):
             rows = None
         if not isinstance(rows, list):
