@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import select
 import threading
+from uuid import uuid4
 
+import psycopg
 import pytest
 
 import outlast
 from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from outlast.jobs.tenure import Tenure
 from outlast.jobs.waking import Notified, Watched, _InLoop, _written_to, waking_for
+from outlast.jobs.worker import Worker
 from outlast.store import Store, open_store
-from outlast.store.postgres import Line
+from outlast.store.postgres import _FLUSH, Line
 from outlast.store.records import Idle
+from servers.postgres import Postgres
 
 
 def listening(store, monkeypatch):
@@ -191,7 +196,7 @@ def test_a_connection_that_tells_nothing_is_left(postgres_app, monkeypatch):
 @pytest.fixture
 def claims(monkeypatch):
     """What was claimed by each turn that found something: in the loop, or by the thread of the turns."""
-    seen, turn, answered = [], Store.turn, Store.claim_answered
+    seen, turn, answered = [], Store.turn, Tenure._answered
 
     def by_thread(self, *given, **how):
         done = turn(self, *given, **how)
@@ -199,14 +204,13 @@ def claims(monkeypatch):
             seen.append(("thread", len(done.claimed)))
         return done
 
-    def by_loop(self, *given):
-        claimed = answered(self, *given)
-        if claimed:
-            seen.append(("loop", len(claimed)))
-        return claimed
+    def by_loop(self, turn, *given):
+        answered(self, turn, *given)
+        if turn.claimed:
+            seen.append(("loop", len(turn.claimed)))
 
     monkeypatch.setattr(Store, "turn", by_thread)
-    monkeypatch.setattr(Store, "claim_answered", by_loop)
+    monkeypatch.setattr(Tenure, "_answered", by_loop)
     # Every enqueue tells of itself, and nothing is found by looking.
     monkeypatch.setattr("outlast.store.jobs.QUIET", 0.0)
     monkeypatch.setattr("outlast.jobs.worker._ECHO", 1000.0)
@@ -300,6 +304,145 @@ def test_a_claim_whose_answer_is_lost_is_not_made_twice(postgres_app, claims, mo
         assert len(beside.worker._slots.free) == 8
     assert (outcomes(first), outcomes(second)) == (["succeeded"], ["succeeded"])
     assert claims == [("thread", 1), ("loop", 1)]
+
+
+@pytest.fixture(scope="module")
+def waiting_server():
+    """A PostgreSQL that flushes nothing by itself for a while, and whose commits can be made to wait."""
+    with WaitingServer() as server:
+        yield server
+
+
+class WaitingServer(Postgres):
+    options = f"{Postgres.options} -c wal_writer_delay=10s"
+
+    def jobs_after_a_crash(self, app):
+        """How many jobs of an app are in the queue, after the server was killed and started again."""
+        self.stop("immediate")
+        self.start()
+        return int(self.execute(f"select count(*) from outlast_jobs where app = '{app.name}' and state = 'ready'"))
+
+    def hold_commits(self):
+        """Commits wait for a standby that does not exist, after what they write is seen to be written."""
+        self._set("synchronous_standby_names = 'nobody'")
+
+    def let_commits_go(self):
+        self._set("synchronous_standby_names = ''")
+
+    def _set(self, what):
+        # Its own commit waits for nobody.
+        self.execute("set synchronous_commit = local", f"alter system set {what}", "select pg_reload_conf()")
+        name, _, value = what.partition(" = ")
+        wait_until(lambda: f"'{self.execute(f'show {name}')}'" == value, "the server has heard of it")
+
+
+@pytest.fixture
+def waiting_app(waiting_server, monkeypatch):
+    monkeypatch.setattr("outlast.store.jobs.QUIET", 0.0)  # each enqueue tells of itself
+    app = outlast.App(f"tests-{uuid4().hex}", store=waiting_server.dsn)
+    yield app
+    app.store.close()
+
+
+@pytest.mark.timeout(120)
+def test_what_was_enqueued_is_there_after_a_crash_of_the_server(waiting_server, waiting_app):
+    """C-12: also a job of which workers were told before it was on disk: it is when `enqueue` returns."""
+    double = waiting_app.job(_double, name="double")
+    for number in range(8):
+        double.enqueue(number)
+    with waiting_app.store._database._many.lend() as connection:
+        assert connection.flushes  # so the last ones went that way
+    assert waiting_server.jobs_after_a_crash(waiting_app) == 8
+
+
+@pytest.mark.timeout(120)
+def test_a_role_that_may_not_write_to_the_log_waits_for_the_disk_before_it_tells(waiting_server, waiting_app):
+    """Nothing is refused, and nothing is lost."""
+    function = "function pg_logical_emit_message(boolean, text, text, boolean)"
+    double = waiting_app.job(_double, name="double")
+    waiting_app.jobs.stats()
+    waiting_server.execute(
+        f"revoke execute on {function} from public",
+        "create role plain login",
+        "grant all on all tables in schema public to plain",
+        "grant all on all sequences in schema public to plain",
+    )
+    app = outlast.App(waiting_app.name, store=waiting_server.dsn.replace("postgres:@", "plain:@"))
+    try:
+        double = app.job(_double, name="double")
+        for number in range(8):
+            double.enqueue(number)
+        with app.store._database._many.lend() as connection:
+            assert (connection.own, connection.flushes) == (True, False)
+        assert waiting_server.jobs_after_a_crash(app) == 8
+    finally:
+        app.store.close()
+        waiting_server.execute(f"grant execute on {function} to public")
+
+
+@pytest.mark.timeout(120)
+def test_what_is_enqueued_waits_for_the_disk_also_if_that_could_not_be_done_in_the_same_go(
+    waiting_server, waiting_app, monkeypatch
+):
+    """The job is there once; the flush is done by itself."""
+    double = waiting_app.job(_double, name="double")
+    for number in range(8):
+        double.enqueue(number)
+    for connection in waiting_app.store._database._many._idle:
+        connection.execute(f"deallocate {connection.kept[_FLUSH].decode()}")
+    double.enqueue(8)
+    assert waiting_server.jobs_after_a_crash(waiting_app) == 9
+
+
+@pytest.mark.timeout(120)
+def test_a_job_that_could_not_be_inserted_is_not_inserted_later(waiting_server, waiting_app):
+    """The error is that of the insert; the connection goes on being used."""
+    double = waiting_app.job(_double, name="double")
+    for number in range(8):
+        double.enqueue(number)
+    check = "alter table outlast_jobs add constraint few check (priority < 7)"
+    waiting_server.execute(check)
+    with pytest.raises(outlast.errors.OutlastError, match="few"):
+        double.options(priority=7).enqueue(8)
+    waiting_server.execute("alter table outlast_jobs drop constraint few")
+    assert double.enqueue(9).status == "queued"
+    assert len(list(waiting_app.jobs.find(status="queued"))) == 9
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("ended", [False, True], ids=["waits", "is ended"])
+def test_a_job_begins_when_its_claim_is_on_record_and_not_when_it_is_seen(
+    waiting_server, waiting_app, monkeypatch, tmp_path, ended
+):
+    """D-16: while the claim waits for its commit nothing of the job runs; a connection that ends meanwhile lets nothing run twice."""
+    monkeypatch.setattr("outlast.jobs.waking._AGAIN", 0.001)
+    seen, make_ready = threading.Event(), Worker._make_ready
+
+    def seeing(self, turn):
+        make_ready(self, turn)
+        seen.set()
+
+    monkeypatch.setattr(Worker, "_make_ready", seeing)
+    quick = jobs(waiting_app, tmp_path)["quick"]
+    with Beside(waiting_app) as beside:
+        listens(beside)
+        line = beside.worker._waking._line
+        waiting_server.hold_commits()
+        try:
+            with psycopg.connect(waiting_server.dsn, autocommit=True) as connection:
+                connection.execute("set synchronous_commit = local")
+                with connection.transaction():
+                    job = quick.options(transaction=connection).enqueue("a")
+            assert seen.wait(100)
+            assert notes(tmp_path) == []
+            if ended:
+                waiting_server.terminate(line._line._connection.info.backend_pid)
+                wait_until(lambda: beside.worker._waking._line is not line, "another connection listens")
+            assert notes(tmp_path) == []
+        finally:
+            waiting_server.let_commits_go()
+        job.result(100)
+    assert (notes(tmp_path).count("begins a") or len(notes(tmp_path)), outcomes(job)) == (1, ["succeeded"])
 
 
 @pytest.mark.timeout(120)

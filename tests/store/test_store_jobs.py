@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from outlast.errors import LeaseLost
 from outlast.store import StoreRefused, StoreUnavailable, open_store, turns
 from outlast.store.database import Transaction
 from outlast.store.leases import fenced
+from outlast.store.postgres import Line
 from outlast.store.records import JOB_ENDS, JOB_MOVES, JOB_STATES, AlikeJobs, Enqueued
 from stores import Plan, address_of, contents, sql
 
@@ -104,6 +106,73 @@ def test_a_claim_takes_what_was_asked_for_and_nothing_else(store):
     assert {store.job(each).state for each in (unknown, newer)} == {"ready"}
     assert store.turn(worker(store), [], {"mail": 9}, {}).claimed == []
     assert [job.id for job in store.turn(worker(store), [], {"mail": 9}, {"sum": 4, "send": 1}).claimed] == [newer]
+
+
+def of_one_queue(store, lease, most=9, queue="mail", kinds=KINDS):
+    """What the statement claims with which a worker claims what it is told of; None where there is none."""
+    database = store._database
+    if not database.one_queue:
+        return None
+    asked = store.claim_asked(lease, {queue: most}, kinds, most=most, after={})
+    assert asked.statement == database.one_queue
+    connection = database.connect(batches=False)
+    try:
+        if database.pooled(connection):
+            return None  # a line is never what a pooler lends
+        line = Line(connection, (database.at_once, database.one_queue))
+        line.send(asked)
+        while not line.flush():
+            pass
+        while line.told() == [] and (rows := line.answer()) is None:
+            select.select([line], [], [])
+    finally:
+        connection.close()
+    if isinstance(rows, Exception):
+        raise rows
+    return store.claim_answered(asked, lease, {queue: most}, rows)
+
+
+def test_what_a_worker_is_told_of_is_claimed_as_by_any_turn(store):
+    """Of one queue: the same jobs in the same order, with the same on record; not what is paused, locked, not due, unknown or newer."""
+    many = [new(priority=priority, kind=kind) for priority in (0, 5, -1) for kind in ("send", "sum")]
+    others = [new(queue="slow"), new(kind="nobody"), new(kind="sum", version=4), new(delay=60)]
+    first = enqueued(store, *many, *others)
+    lease = worker(store)
+    store.pause_queue("mail")
+    assert of_one_queue(store, lease) in (None, [])
+    store.resume_queue("mail")
+    found = of_one_queue(store, lease, 4)
+    if found is None:
+        return  # SQLite has one writer and no statement for it, and what a pooler lends does not listen
+    second = enqueued(store, *many, *others)
+    twins = claimed(store, worker(store), 4)
+    assert [job.id - first[0] for job in found] == [2, 3, 0, 1]
+    assert [job.id - second[0] for job in twins] == [2, 3, 0, 1]
+    pairs = [(found[0], store.job(first[2])), (found[3], store.job(first[1]))]
+    for job, row in pairs:
+        assert (row.state, row.worker, row.token, row.attempts, row.made) == ("processing", lease.key, 1, 1, 1)
+        assert (row.claimed_us, row.began_us, row.payload) == (job.claimed_us, job.began_us, job.payload)
+        assert 0 <= job.claimed_us - job.enqueued_us < 60 * SECOND
+    assert {store.job(each).state for each in first[6:]} == {"ready", "waiting"}
+
+
+def test_who_has_lost_its_lease_claims_nothing_that_it_is_told_of(store):
+    """The token of the lease guards that statement, too; with nothing to claim it writes nothing."""
+    (number,) = enqueued(store, new())
+    lease = worker(store)
+    store.drop_lease(lease)
+    assert of_one_queue(store, lease) in (None, [])
+    assert store.job(number).state == "ready"
+    lease = worker(store)
+    assert of_one_queue(store, replace(lease, token=lease.token + 1)) in (None, [])
+    assert store.job(number).state == "ready"
+    found = of_one_queue(store, lease)
+    if found is not None:
+        assert [job.id for job in found] == [number]
+        ((before,),) = sql(store, "select pg_current_xact_id()::text::bigint")
+        assert of_one_queue(store, lease) == []
+        ((after,),) = sql(store, "select pg_current_xact_id()::text::bigint")
+        assert after == before + 1
 
 
 def test_a_success_is_on_record_with_its_result(store):
@@ -428,9 +497,10 @@ def prepared(pool) -> set[str]:
     return {row[0][:30] for connection in pool._idle for row in connection.execute(asked).fetchall()}
 
 
-def test_statements_of_every_job_are_kept_prepared_where_the_session_is_ours(store):
+def test_statements_of_every_job_are_kept_prepared_where_the_session_is_ours(store, monkeypatch):
     """The server reads and plans them once; what a pooler lends is left as it was."""
     database = store._database
+    monkeypatch.setattr("outlast.store.jobs.QUIET", 0.0)  # each tells of itself
     if database.name == "sqlite":
         return  # its driver keeps them by itself
     lease = worker(store)
@@ -440,7 +510,9 @@ def test_statements_of_every_job_are_kept_prepared_where_the_session_is_ours(sto
         finished(store, lease, end(job))
     with database._many.lend() as connection:
         own = not database.pooled(connection)
-    assert prepared(database._many) == ({"with made as (insert into outl"} if own else set())
+    assert prepared(database._many) == (
+        {"insert into outlast_jobs (app,", "select pg_logical_emit_message"} if own else set()
+    )
     assert prepared(database._batches) == ({"select * from outlast_turn($1,"} if own else set())
 
 

@@ -449,6 +449,15 @@ class Job(BoundJob[P, T]):
         except ConfigurationError as wrong:
             raise JobArgumentsError(self._unfit(wrong.problems, version)) from None
 
+    def plain_arguments(self, payload: bytes, version: int) -> dict[str, Any] | None:
+        """As `bind_payload`, if no code but that of JSON makes them, and they fit; else None."""
+        if version != self.version:
+            return None
+        found = self.home.codec.plainly(payload)
+        if isinstance(found, dict) and self._needed <= found.keys() <= self.names:
+            return found
+        return None
+
     def _upgraded(self, arguments: Any, version: int) -> Any:
         upgrade = cast("Callable[[dict[str, Any], int], Any]", self.upgrade)
         try:

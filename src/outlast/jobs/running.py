@@ -136,6 +136,7 @@ class ActiveJob:
         "came",
         "decided",
         "excused",
+        "given",
         "gone",
         "halt",
         "held",
@@ -165,6 +166,7 @@ class ActiveJob:
         self.kind = kind
         self.came = came  # when the claim came back: `job.claimed_us` on this clock
         self.started = came
+        self.given: dict[str, Any] | None = None  # its arguments, if they are made already
         self.seen = 0
         self.task: asyncio.Task[None] | None = None
         self.call: JobCall | None = None
@@ -188,6 +190,12 @@ class ActiveJob:
         self.decided: tuple[BaseException, float | StopReason] | None = None
         self.halt: Callable[[], object] | None = None  # called when the worker ends: it comes to a halt by itself
         self.said: str | None = None  # what its code says of being cancelled
+
+    def make_ready(self) -> None:
+        """Make what can be made of it without anything that anybody could notice."""
+        kind, job = self.kind, self.job
+        if kind.is_async and kind.bare:
+            self.given = kind.declared.plain_arguments(job.payload, job.version)
 
     # -- for the code of the job
 
@@ -620,7 +628,9 @@ class JobRunner:
         try:
             if active.why is not None:
                 raise asyncio.CancelledError
-            kwargs = kind.declared.bind_payload(job.payload, job.version)[1]
+            kwargs = active.given
+            if kwargs is None:
+                kwargs = kind.declared.bind_payload(job.payload, job.version)[1]
             result = await kind.fn(**kwargs, **kind.kwargs)
             stored = None if result is None else kind.declared.encode_result(result)
             if kind.timeout is not None:

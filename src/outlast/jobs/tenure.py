@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from operator import attrgetter
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from outlast.jobs.running import ActiveJob
+    from outlast.jobs.waking import Ask
     from outlast.store import Store
     from outlast.store.records import ClaimedJob, Idle, JobEnd, Lease
+    from outlast.store.turns import Asked
 
 # A turn goes as soon as none is under way; what ends meanwhile goes with the next one.
 _LIMITS = BatchLimits(entries=1_000_000, latency=0.0, under_way=1)
@@ -58,6 +61,7 @@ class TurnBatch:
         "idle",
         "last",
         "lost",
+        "made",
         "most",
         "queues",
         "released",
@@ -83,6 +87,7 @@ class TurnBatch:
         self.asks_queues = False  # also if jobs were claimed
         self.ahead_us = 0
         self.claimed: list[ClaimedJob] = []
+        self.made: list[ActiveJob] = []  # of these, if they were made ready before that was sure
         self.found: Mapping[str, int] = {}  # by queue, how many were claimed, and the last of them
         self.last: Mapping[str, ClaimedJob] = {}
         self.took = 0.0  # seconds
@@ -115,13 +120,14 @@ class Tenure:
         failed: Callable[[Tenure, BaseException], None],
         wanted: Callable[[Tenure, tuple[tuple[int, int], ...]], None],
         hung: Callable[[bool], None],
-        ask: Callable[[tuple[Any, ...], Callable[[list[Any] | Exception], None]], bool],
+        ask: Ask,
+        coming: Callable[[TurnBatch], None],
     ) -> None:
         """
         `queues` are those that it serves; None: all. `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
         or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled; `hung` in a
         thread, with True when the loop hangs and the lease is renewed no more, with False when it moves again. `ask` is that of
-        what the worker is woken by.
+        what the worker is woken by; `coming` is called with a turn that has claimed something, unless its commit fails.
         """
         loop = asyncio.get_running_loop()
         self.store = store
@@ -132,7 +138,8 @@ class Tenure:
         self._queues = queues
         self._ask = ask
         self._asks: tuple[Any, ...] = ()  # by the last turn that went from the loop, and as it was sent
-        self._asked: tuple[Any, ...] = ()
+        self._asked: Asked | None = None
+        self._coming = coming
         self.give_up = Stop()  # set: wait no longer for a store that cannot be used
 
         def tell(callback: Callable[..., None], *arguments: Any) -> None:
@@ -174,24 +181,32 @@ class Tenure:
         if not (turn.told and turn.wants):
             return False
         asks = (turn.wants, turn.most, turn.after, turn.ahead_us)
-        if asks != self._asks:
+        if self._asked is None or asks != self._asks:
             wants, most, after, ahead_us = self._asks = asks
             self._asked = self.store.claim_asked(
                 self.lease, wants, self._kinds, most=most, after=after, ahead_us=ahead_us
             )
-        return self._ask(self._asked, partial(self._answered, turn, REAL.clock.monotonic()))
+        asked, began = self._asked, REAL.clock.monotonic()
+        return self._ask(asked, partial(self._answered, turn, asked, began), partial(self._seen, turn, asked, began))
 
-    def _answered(self, turn: TurnBatch, began: float, answer: list[Any] | Exception) -> None:
+    def _seen(self, turn: TurnBatch, asked: Asked, began: float, rows: list[Any]) -> None:
+        """What such a turn will have claimed, unless its commit fails: while that waits for the disk, what can be made ready is."""
+        with suppress(LeaseLost):  # as it is told when it is answered
+            _note(turn, self.store.claim_answered(asked, self.lease, turn.wants, rows), began)
+            self._coming(turn)
+
+    def _answered(self, turn: TurnBatch, asked: Asked, began: float, answer: list[Any] | Exception) -> None:
         """What came of a turn that was sent from here. Whatever else it is to find out takes a thread."""
         if isinstance(answer, Exception):
-            turn.unsure = True
+            turn.unsure, turn.claimed, turn.made = True, [], []
             self.turns.hand_over(turn)
             return
-        try:
-            _note(turn, self.store.claim_answered(self.lease, turn.wants, answer), began)
-        except LeaseLost as error:
-            self.turns.failed(error)
-            return
+        if not turn.made:
+            try:
+                _note(turn, self.store.claim_answered(asked, self.lease, turn.wants, answer), began)
+            except LeaseLost as error:
+                self.turns.failed(error)
+                return
         turn.claims = False
         if turn.asks_queues or (turn.asks_idle and not turn.claimed):
             self.turns.hand_over(turn)

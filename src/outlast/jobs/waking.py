@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from outlast.kernel.clock import REAL
 from outlast.kernel.log import logger, warn
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
     from outlast.store import Store
     from outlast.store.postgres import Line
+    from outlast.store.turns import Asked
+
+    Then: TypeAlias = Callable[[list[Any] | Exception], None]
+    Seen: TypeAlias = Callable[[list[Any]], None]
+    Ask: TypeAlias = Callable[[Asked, Then, Seen], bool]
 
 CHANNEL = "outlast_jobs"
 PROBE = 10.0  # seconds between two probes of a connection that listens
@@ -77,10 +82,11 @@ class Waking(ABC):
         """Whether `ask` can be used now. In the loop."""
         return False
 
-    def ask(self, parameters: tuple[Any, ...], then: Callable[[list[Any] | Exception], None]) -> bool:  # noqa: ARG002
+    def ask(self, asked: Asked, then: Then, seen: Seen) -> bool:  # noqa: ARG002
         """
         Do a turn that only claims, here in the loop and without a thread, if that can be done now; else nothing is sent. `then` is called
-        later with its rows, or with an error, after which nobody knows whether it was done.
+        later with its rows, or with an error, after which nobody knows whether it was done; `seen` perhaps before it, with the rows
+        of a turn whose commit may still fail.
         """
         return False
 
@@ -154,8 +160,8 @@ class Notified(Waking):
     def free(self) -> bool:
         return self._line is not None and self._line.free
 
-    def ask(self, parameters: tuple[Any, ...], then: Callable[[list[Any] | Exception], None]) -> bool:
-        return self._line is not None and self._line.ask(parameters, then)
+    def ask(self, asked: Asked, then: Then, seen: Seen) -> bool:
+        return self._line is not None and self._line.ask(asked, then, seen)
 
     def _listen(self, connection: Any) -> None:
         if self._database.pooled(connection):
@@ -271,7 +277,8 @@ class _InLoop:
         self.over = False
         self.back = False  # the newest probe
         self._free_at = 0.0  # since when the server can tell something: it does not during a turn
-        self._then: Callable[[list[Any] | Exception], None] | None = None  # waits for an answer
+        self._then: Then | None = None  # waits for an answer
+        self._seen: Seen | None = None  # and has not seen what will be in it
         self._full = False  # not all of what was asked is on its way
 
     @property
@@ -288,15 +295,15 @@ class _InLoop:
         self._read()  # what has been told before
         return True
 
-    def ask(self, parameters: tuple[Any, ...], then: Callable[[list[Any] | Exception], None]) -> bool:
+    def ask(self, asked: Asked, then: Then, seen: Seen) -> bool:
         """See `Waking.ask`."""
         if not self.free:
             return False
         try:
-            self._line.send(parameters)
+            self._line.send(asked)
         except Exception:  # noqa: BLE001 - nothing is sent; what the matter is comes out when it is read from
             return False
-        self._then = then
+        self._then, self._seen = then, seen
         self._flush()
         return True
 
@@ -322,6 +329,9 @@ class _InLoop:
         except Exception as error:  # noqa: BLE001 - as above
             self._break(error)
             return
+        if answer is None and self._seen is not None and self._line.coming is not None:
+            seen, self._seen = self._seen, None
+            seen(self._line.coming)
         if isinstance(
             answer, Exception
         ):  # what is prepared there may be of no use any more: another connection is made

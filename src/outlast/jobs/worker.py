@@ -434,6 +434,7 @@ class Worker:
             wanted=self._wanted,
             hung=self._hung,
             ask=self._waking.ask,
+            coming=self._make_ready,
         )
         self._watch()
         self._ask()
@@ -947,19 +948,25 @@ class Worker:
             self._slots.give()
         self._seat()
 
+    def _make_ready(self, turn: TurnBatch) -> None:
+        """What these jobs need that has no effect: it is not sure yet that they are claimed."""
+        came = self._clock.monotonic()
+        turn.made = [self._runner.take(job, came) for job in turn.claimed]
+        for active in turn.made:
+            active.make_ready()
+
     def _take(self, tenure: Tenure, turn: TurnBatch) -> list[ActiveJob]:
         """What was claimed, with a slot for each."""
         came = self._clock.monotonic()
         take, jobs, running, counts = self._runner.take, tenure.jobs, self._running, self._by_queue
         heard = telling.loud()
-        taken: list[ActiveJob] = []
-        for job in turn.claimed:
+        taken = turn.made or [take(job, came) for job in turn.claimed]
+        for active in taken:
+            job = active.job
             if heard:
                 telling.claimed(job, self._kinds[job.kind].policy.max_attempts, tenure.lease.owner)
-            active = take(job, came)
             active.tenure = tenure
             jobs[job.id] = active
-            taken.append(active)
         running.update(taken)
         for queue, count in turn.found.items():
             counts[queue] = counts.get(queue, 0) + count

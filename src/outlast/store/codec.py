@@ -145,6 +145,16 @@ class Codec:
         except RecursionError:
             raise Lost("it is nested too deeply to be read") from None
 
+    def plainly(self, data: bytes) -> Any:
+        """The value, if it comes back as it was without any code but that of JSON; None for others, and for what cannot be read."""
+        if self._seal is not None:
+            return None
+        try:
+            inner, marked = self._opened(data)
+        except (StoreRefused, RecursionError):
+            return None
+        return None if marked else inner
+
     def _sealed(self, inner: object) -> bytes:
         data = f"{_HEAD}{_dumps(inner)}}}".encode(errors="surrogatepass")
         return data if self._seal is None else self._seal.encode(data)

@@ -78,6 +78,7 @@ class Database(ABC):
     skip_locked: ClassVar[str]  # how rows are read that will be changed, without those that somebody else is changing
     arrays: ClassVar[bool]  # whether many rows travel as one array for each column, in a single statement
     at_once: ClassVar[str] = ""  # a worker's turn in one statement, if there is one: see `turns.at_once`
+    one_queue: ClassVar[str] = ""  # such a turn that only claims jobs of one queue, if there is one: see `turns.asked`
     known_here: ClassVar[str]  # asks any connection whether it leads to a store
     server: ClassVar[str]  # an expression: a number that no other server has; every role may ask for it
     transaction: ClassVar[str] = ""  # asks for the number of the transaction, where servers can differ
@@ -187,9 +188,12 @@ class Database(ABC):
         with self.writing(batches=True) as tx:
             return tx.rows(sql, *parameters)
 
-    def often(self, sql: str, *parameters: Any) -> Any:
-        """The row of a single statement that is a transaction by itself, and is done again and again."""
-        return self.row(sql, *parameters)
+    def put(self, insert: str, *parameters: Any, tell: str | None = None) -> Any:  # noqa: ARG002 - nobody but a server tells others
+        """
+        The row with the `id` that a statement returns which inserts it, is a transaction by itself, and is done again and again. With
+        `tell` whoever listens for jobs of that app is told. It is on disk when this returns.
+        """
+        return self.row(insert, *parameters)
 
     def written(self, sql: str, *parameters: Any, batches: bool = False) -> int:
         """How many rows a single statement has written that is a transaction by itself, and gives none."""

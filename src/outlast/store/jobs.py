@@ -139,12 +139,11 @@ class Jobs(Finishing):
         # The instant is put into the row by the statement itself: the others are as ever.
         app, queue, kind, version, state, priority, delay_us, payload, _, _ = _values(self.app, job, 0)
         self._notified = now if tells else self._notified
-        row = database.often(
-            f"with made as (insert into outlast_jobs ({_NEW}) select ?, ?, ?, ?, ?, ?, instant + ?, ?, null, instant "
-            f"from (select {database.now} + ? as instant) clock returning id) "
-            f"select id{', ' + database.notifies.removeprefix('select ') if tells else ''} from made",
+        row = database.put(
+            f"insert into outlast_jobs ({_NEW}) select ?, ?, ?, ?, ?, ?, instant + ?, ?, null, instant "
+            f"from (select {database.now} + ? as instant) clock returning id",
             *(app, queue, kind, version, state, priority, delay_us, payload, ahead_us),
-            *([self.app] if tells else []),
+            tell=self.app if tells else None,
         )
         return [Enqueued(row[0], new=True)]
 
@@ -377,15 +376,15 @@ class Jobs(Finishing):
         most: int,
         after: Mapping[str, tuple[int, int]],
         ahead_us: int = 0,
-    ) -> tuple[Any, ...]:
+    ) -> turns.Asked:
         """What `Line.send` is given for a turn that only claims, where the database does it in one statement."""
-        return turns.parameters(
-            self._database, self.app, lease, (), wants, kinds, most=most, after=after, ahead_us=ahead_us
-        )
+        return turns.asked(self._database, self.app, lease, wants, kinds, most=most, after=after, ahead_us=ahead_us)
 
-    def claim_answered(self, lease: Lease, wants: Mapping[str, int], rows: Sequence[Any]) -> list[ClaimedJob]:
-        """The jobs in the answer to such a turn; `LeaseLost` if the lease is not the newest: then nothing was claimed."""
-        return turns.claimed_in(rows, lease, wants)
+    def claim_answered(
+        self, asked: turns.Asked, lease: Lease, wants: Mapping[str, int], rows: Sequence[Any]
+    ) -> list[ClaimedJob]:
+        """The jobs in the answer to such a turn. `LeaseLost` if it shows that the lease is not the newest: then nothing was claimed."""
+        return turns.answered(self._database, asked.statement, rows, lease, wants)
 
     def _turn(
         self,

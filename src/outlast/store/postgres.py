@@ -20,7 +20,7 @@ from outlast.store.faults import StoreRefused, StoreUnavailable, fault
 
 try:
     import psycopg
-    from psycopg import conninfo, errors
+    from psycopg import Capabilities, conninfo, errors
     from psycopg.adapt import Transformer
     from psycopg.pq import ExecStatus, Format
 except ImportError as missing:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from outlast.store.connections import Connection
     from outlast.store.database import Transaction
     from outlast.store.faults import StoreError
+    from outlast.store.turns import Asked
 
 # The keys of advisory locks, which all users of a database share: arbitrary numbers that are ours.
 _SCHEMA = 7_813_240_561_943_027
@@ -77,8 +78,43 @@ _PARAMETERS = (
 )
 
 
+# Jobs of one queue, as `outlast_turn` claims them, at three quarters of its cost. What has become due is left to a turn, and who has no lease
+# finds nothing. Nothing is written if there is nothing to claim: the lease is looked at, and its row locked, after the jobs.
+_ONE_QUEUE = """
+with picked as materialized (
+    select job.id as number from outlast_jobs job
+    where (select set_config('application_name', $4, true)) is not null and (select set_config('lock_timeout', $5, true)) is not null
+        and job.app = $1 and job.queue = $7 and job.state = 'ready'
+        and job.version <= ($10::integer[])[array_position($9::text[], job.kind)]
+        and not exists (select 1 from outlast_queues paused where paused.app = $1 and paused.queue = $7 and paused.paused)
+    order by job.priority desc, job.id limit $8::integer for update skip locked
+), held as materialized (
+    select (date_part('epoch', clock_timestamp()) * 1000000)::bigint + $6 as instant from outlast_leases lease
+    where lease.app = $1 and lease.kind = 'worker' and lease.key = $2 and lease.token = $3 for key share
+)
+update outlast_jobs job
+set state = 'processing', token = job.token + 1, worker = $2, claimed = held.instant, began = coalesce(job.began, held.instant),
+    attempts = job.attempts + 1, made = job.made + 1
+from picked, held where job.id = picked.number and job.state || '' = 'ready'
+returning job.id, job.kind, job.version, job.queue, job.priority, job.payload, job.token, job.attempts, job.made, job.crashes,
+    job.previous, job.snoozed, job.enqueued, job.began, job.claimed, job.error, job.error_type, job.error_class
+"""
+# Its plan looks rows up by their keys, whatever the figures of a table were when it was made.
+_BY_KEY = (
+    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; "
+    "set enable_mergejoin = off; set enable_sort = off"
+)
+
 _poll: Any = getattr(select, "poll", None)  # not on every system
-_LINE = b"outlast_line"  # what a line keeps prepared
+_SOON = ", set_config('synchronous_commit', 'off', true)"  # the commit of its transaction does not wait for the disk,
+_FLUSH = "select pg_logical_emit_message(true, 'outlast', '')"  # that of this one does: for all that was written before
+_MAY_FLUSH = (
+    "select 1 from pg_proc where pronamespace = 'pg_catalog'::regnamespace and proname = 'pg_logical_emit_message' "
+    "and proargtypes[2] = 'text'::regtype and has_function_privilege(oid, 'execute')"
+)
+_TOLD = ", pg_notify('outlast_jobs', ?)"  # after the columns that a statement returns
+# What a statement was prepared for has changed, or it is gone: nothing has been done.
+_GONE = (errors.FeatureNotSupported, errors.InvalidSqlStatementName)
 _NEVER = 2**31
 _OFTEN = 5  # times that a statement is done in a session before it is kept prepared there
 
@@ -88,6 +124,7 @@ class _Session(psycopg.Connection[Any]):
 
     often = 0  # times that a statement was done that could be kept prepared
     own: bool | None = None
+    flushes = False  # whether its role may do `_FLUSH`
     kept: Mapping[str, bytes] = MappingProxyType({})  # statements that are prepared without the driver, and their names
     adapts: Any = None  # knows how what they find is read
     letters = ""  # how texts travel
@@ -95,23 +132,70 @@ class _Session(psycopg.Connection[Any]):
 
 def _quickly(connection: _Session, sql: str, parameters: Sequence[Any]) -> list[Any]:
     """What a statement finds, kept prepared in the connection's own session."""
+    name = _kept(connection, sql)
+    _send(connection, name, parameters)
+    return _rows(connection, _answered(connection, ExecStatus.TUPLES_OK))
+
+
+def _seen_early(connection: _Session, sql: str, parameters: Sequence[Any]) -> tuple[list[Any], bool]:
+    """
+    As `_quickly`, for a statement with `_SOON`: others see what it did while it is on its way to the disk. Whether it is there now, too:
+    else `_FLUSH` has failed, and nothing else. Whatever others write on account of it stands behind it, and is not there without it.
+    """
     server = connection.pgconn
+    name, flush = _kept(connection, sql), _kept(connection, _FLUSH)
+    try:
+        server.enter_pipeline_mode()
+        _send(connection, name, parameters)
+        server.pipeline_sync()  # which sends it, and ends its transaction
+        server.send_query_prepared(flush, None)
+        server.pipeline_sync()
+        answer, flushed = _results(connection, until=2)
+        server.exit_pipeline_mode()
+    except BaseException:
+        connection.close()  # in the middle of a pipeline it is of no use to anybody
+        raise
+    return _rows(connection, _wanted(connection, answer, ExecStatus.TUPLES_OK)), flushed.status == ExecStatus.TUPLES_OK
+
+
+def _kept(connection: _Session, sql: str) -> bytes:
+    """The name under which a statement is prepared in the connection's own session."""
     name = connection.kept.get(sql)
     if name is None:
         name, connection.letters = b"outlast_%d" % len(connection.kept), connection.info.encoding
-        server.send_prepare(name, _numbered(sql).encode(connection.letters))
+        connection.pgconn.send_prepare(name, _numbered(sql).encode(connection.letters))
         _answered(connection, ExecStatus.COMMAND_OK)
         connection.kept = {**connection.kept, sql: name}
+    return name
+
+
+def _send(connection: _Session, name: bytes, parameters: Sequence[Any]) -> None:
     encoding = connection.letters
     given = [_as_text(value, encoding) for value in parameters]
     formats = [value.__class__ is bytes for value in parameters]  # text or binary
-    server.send_query_prepared(name, given, formats, result_format=Format.BINARY)
-    return _rows(connection, _answered(connection, ExecStatus.TUPLES_OK))
+    connection.pgconn.send_query_prepared(name, given, formats, result_format=Format.BINARY)
 
 
 def _answered(connection: _Session, wanted: ExecStatus) -> PGresult:
     """The answer to what was sent. A signal is heard meanwhile, as it is by the driver; the connection is of no use after that."""
-    server, answer = connection.pgconn, None
+    answer: PGresult | None = None
+    for result in _results(connection):
+        if answer is None or answer.status == wanted:  # the first error is the one that counts
+            answer = result
+    return _wanted(connection, answer, wanted)
+
+
+def _wanted(connection: _Session, answer: PGresult | None, wanted: ExecStatus) -> PGresult:
+    if answer is None:
+        raise errors.OperationalError("the server has not answered")
+    if answer.status != wanted:
+        raise errors.error_from_result(answer, connection.info.encoding)
+    return answer
+
+
+def _results(connection: _Session, until: int = 0) -> Iterator[PGresult]:
+    """What comes back for what was sent: all of it, or in a pipeline until so many transactions have ended."""
+    server, left, none = connection.pgconn, until, False
     while server.flush():
         _ready(server.socket, writing=True)
         server.consume_input()  # or both sides wait for the other to read
@@ -119,15 +203,19 @@ def _answered(connection: _Session, wanted: ExecStatus) -> PGresult:
         while server.is_busy():
             _ready(server.socket)
             server.consume_input()
-        if (result := server.get_result()) is None:
-            break
-        if answer is None or answer.status == wanted:  # the first error is the one that counts
-            answer = result
-    if answer is None:
-        raise errors.OperationalError("the server has not answered")
-    if answer.status != wanted:
-        raise errors.error_from_result(answer, connection.info.encoding)
-    return answer
+        result = server.get_result()
+        if result is None:
+            if not until:
+                return
+            if none:  # one follows each statement
+                raise errors.OperationalError("the server has not said that it is done")
+            none = True
+            continue
+        none = False
+        if result.status != ExecStatus.PIPELINE_SYNC:
+            yield result
+        elif (left := left - 1) == 0:
+            return
 
 
 def _ready(place: int, *, writing: bool = False) -> None:
@@ -155,30 +243,42 @@ class Line:
     here waits for the server. A driver's own way to wait costs more than the rest of such a turn. One thread uses it at a time.
     """
 
-    def __init__(self, connection: Any, statement: str) -> None:
+    def __init__(self, connection: Any, statements: Sequence[str]) -> None:
         """The connection listens already, and is lent by nobody. Blocks."""
         self._connection: psycopg.Connection[Any] = connection
         self._server = connection.pgconn
         self._encoding: str = connection.info.encoding
         self._adapts = Transformer(connection)
-        self._answer: list[Any] | Exception | None = None
-        self._parameters: tuple[Any, ...] = ()  # those sent last: an idle worker sends the same again and again
+        self._asked: Asked | None = None  # sent last: an idle worker sends the same again and again
         self._given: list[bytes | None] = []
-        made = self._server.prepare(_LINE, statement.encode())
-        if made.status != ExecStatus.COMMAND_OK:
-            raise errors.error_from_result(made, self._encoding)
+        self._error: Exception | None = None
+        self._done = False
+        self.coming: list[Any] | None = None  # the rows of a turn whose transaction has not ended, and may still fail
+        connection.execute(_BY_KEY)
+        self._names = {sql: b"outlast_%d" % number for number, sql in enumerate(statements)}
+        for sql, name in self._names.items():
+            made = self._server.prepare(name, _numbered(sql).encode())
+            if made.status != ExecStatus.COMMAND_OK:
+                raise errors.error_from_result(made, self._encoding)
         # What was told while these statements were done is known to the driver alone.
         self._told = [note.payload for note in connection.notifies(timeout=0)]
+        self._early = Capabilities().has_pipeline()
+        if self._early:
+            self._server.enter_pipeline_mode()
 
     def fileno(self) -> int:
         """Of its socket."""
         return self._connection.fileno()
 
-    def send(self, parameters: tuple[Any, ...]) -> None:
+    def send(self, asked: Asked) -> None:
         """Begin a turn, when no other is under way; `flush` says whether all of it is on its way."""
-        if parameters is not self._parameters:
-            self._parameters, self._given = parameters, [_as_text(value, self._encoding) for value in parameters]
-        self._server.send_query_prepared(_LINE, self._given, result_format=Format.BINARY)
+        if asked is not self._asked:
+            self._asked, self._given = asked, [_as_text(value, self._encoding) for value in asked.parameters]
+        server = self._server
+        server.send_query_prepared(self._names[asked.statement], self._given, result_format=Format.BINARY)
+        if self._early:
+            server.send_flush_request()  # the rows are sent before the commit waits for the disk
+            server.pipeline_sync()
 
     def flush(self) -> bool:
         """Whether nothing is left to be sent; else again when the socket can be written to."""
@@ -193,19 +293,26 @@ class Line:
         return told
 
     def answer(self) -> list[Any] | Exception | None:
-        """After `told`: the rows of the turn that is under way, or what went wrong; None: not all of it has come."""
+        """
+        After `told`: the rows of the turn that is under way, or what went wrong; None: not all of it has come, and perhaps the rows, to
+        `coming`.
+        """
         server = self._server
         while not server.is_busy():
             result = server.get_result()
-            if result is None:  # the transaction has ended
-                answer, self._answer = self._answer, None
-                return answer
-            if result.status != ExecStatus.TUPLES_OK:
-                self._answer = errors.error_from_result(result, self._encoding)
-            else:
+            if result is not None and result.status == ExecStatus.TUPLES_OK:
                 self._adapts.set_pgresult(result)
-                self._answer = self._adapts.load_rows(0, result.ntuples, tuple)
+                self.coming = self._adapts.load_rows(0, result.ntuples, tuple)
                 self._adapts.set_pgresult(None)
+            elif result is not None and result.status != ExecStatus.PIPELINE_SYNC:
+                self._error = self._error or errors.error_from_result(result, self._encoding)
+            elif result is None and self._early and not self._done:
+                self._done = True  # the statement, not its transaction
+            else:
+                if result is None and self._early:
+                    self._error = self._error or errors.OperationalError("the server has not said that it is done")
+                answer, self._error, self.coming, self._done = self._error or self.coming, None, None, False
+                return answer
         return None
 
     def close(self) -> None:
@@ -252,6 +359,7 @@ class Postgres(Database):
     skip_locked = "for update skip locked"
     arrays = True
     at_once = f"select * from outlast_turn({', '.join(_PARAMETERS)})"
+    one_queue = _ONE_QUEUE
     known_here = "select to_regclass('outlast_store') is not null"
     # When it was started: the identifier of a cluster is the same in a copy of its files, and not for everybody's eyes.
     server = "(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint"
@@ -316,7 +424,7 @@ class Postgres(Database):
 
     def line(self, connection: Any) -> Line:
         """What a connection that listens, and is not `pooled`, can do beside. Blocks."""
-        return Line(connection, _numbered(self.at_once))
+        return Line(connection, (self.at_once, self.one_queue))
 
     def spelled(self, sql: str) -> str:
         return _spelled(sql)
@@ -328,34 +436,57 @@ class Postgres(Database):
         with self._faults(), self._batches.lend() as connection:
             return self._prepared(connection, sql, parameters)
 
-    def often(self, sql: str, *parameters: Any) -> Any:
-        with self._faults(), self._many.lend() as connection:
-            return self._prepared(connection, sql, parameters, quickly=True)[0]
+    def put(self, insert: str, *parameters: Any, tell: str | None = None) -> Any:
+        told, given = ("", parameters) if tell is None else (_TOLD, (*parameters, tell))
+        with self._faults(), self._many.lend() as lent:
+            connection = cast("_Session", lent)
+            if not self._keeps(connection):
+                return self._plainly(connection, insert + told, given)[0]
+            flushed = True
+            try:
+                if tell is not None and connection.flushes:
+                    found, flushed = _seen_early(connection, insert + told + _SOON, given)
+                else:
+                    found = _quickly(connection, insert + told, given)
+            except _GONE:
+                self._gone(connection)
+                return self._plainly(connection, insert + told, given)[0]
+            if not flushed:
+                connection.flushes = False
+                connection.execute(_FLUSH)
+            return found[0]
 
-    def _prepared(self, lent: Any, sql: str, parameters: tuple[Any, ...], *, quickly: bool = False) -> list[Any]:
+    def _prepared(self, lent: Any, sql: str, parameters: tuple[Any, ...]) -> list[Any]:
         """
         What a statement finds that is a transaction by itself. The server need not read and plan it each time: that is a
-        third of what it does for a short one. What the driver does for it takes as long again: `quickly` leaves that out, for
-        parameters that are texts, numbers or bytes, and rows of numbers.
+        third of what it does for a short one.
         """
         connection = cast("_Session", lent)
-        spelled: Any = self.spelled(sql)  # the driver would have it written out
         if self._keeps(connection):
             try:
-                if quickly:
-                    return _quickly(connection, sql, parameters)
-                return connection.execute(spelled, parameters, binary=True, prepare=True).fetchall()
-            except (errors.FeatureNotSupported, errors.InvalidSqlStatementName):
-                # What it was made for has changed, or it is gone: nothing has been done, and it is done without.
-                connection.own, connection.prepare_threshold = False, None
+                return self._plainly(connection, sql, parameters, prepare=True)
+            except _GONE:
+                self._gone(connection)
+        return self._plainly(connection, sql, parameters)
+
+    def _plainly(
+        self, connection: _Session, sql: str, parameters: Sequence[Any], *, prepare: bool | None = None
+    ) -> list[Any]:
+        spelled: Any = self.spelled(sql)  # the driver would have it written out
         # Binary: half the time to read many rows.
-        return connection.execute(spelled, parameters, binary=True).fetchall()
+        return connection.execute(spelled, parameters, binary=True, prepare=prepare).fetchall()
+
+    def _gone(self, connection: _Session) -> None:
+        """Prepare nothing here any more."""
+        connection.own, connection.prepare_threshold = False, None
 
     def _keeps(self, connection: _Session) -> bool:
         if connection.own is None:
             connection.often += 1
             if connection.often > _OFTEN:
                 connection.own = not self.pooled(connection)
+                if connection.own and Capabilities().has_pipeline():
+                    connection.flushes = connection.execute(_MAY_FLUSH).fetchone() is not None
                 # With None nothing is ever prepared, whoever asks for it; now what asks for it is, and nothing else.
                 connection.prepare_threshold = _NEVER if connection.own else None
         return connection.own is True

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from itertools import starmap
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.kernel.redact import LIMIT
 from outlast.store.leases import label, lost
@@ -106,11 +106,52 @@ def parameters(
     )
 
 
+class Asked(NamedTuple):
+    """A statement that is a turn which only claims, and what it is given."""
+
+    statement: str
+    parameters: tuple[Any, ...]
+
+
+def asked(
+    database: Database,
+    app: str,
+    lease: Lease,
+    wants: Mapping[str, int],
+    kinds: Mapping[str, int],
+    *,
+    most: int,
+    after: Mapping[str, tuple[int, int]],
+    ahead_us: int,
+) -> Asked:
+    """A turn that only claims: of one queue from its start, the usual case, or any other."""
+    if len(wants) > 1 or after:
+        given = parameters(database, app, lease, (), wants, kinds, most=most, after=after, ahead_us=ahead_us)
+        return Asked(database.at_once, given)
+    ((queue, room),) = wants.items()
+    held = app, key_text(lease.key), lease.token, label(app, lease.kind, lease.key), database.patience, ahead_us
+    known = [storable(kind) for kind in kinds], [*kinds.values()]
+    return Asked(database.one_queue, (*held, queue, min(room, most), *known))
+
+
+def answered(
+    database: Database, statement: str, rows: Sequence[Any], lease: Lease, wants: Mapping[str, int]
+) -> list[ClaimedJob]:
+    """What came of it; `LeaseLost` if that is known."""
+    if statement == database.one_queue:
+        return _in_order(rows, wants)
+    return claimed_in(rows, lease, wants)
+
+
 def claimed_in(rows: Sequence[Any], lease: Lease, wants: Mapping[str, int]) -> list[ClaimedJob]:
     """What such a turn has claimed, in the order in which it begins; `LeaseLost` if it was not allowed to."""
     if not rows:
         raise lost(lease)
-    claimed = list(starmap(ClaimedJob, rows[1:]))
+    return _in_order(rows[1:], wants)
+
+
+def _in_order(rows: Sequence[Any], wants: Mapping[str, int]) -> list[ClaimedJob]:
+    claimed = list(starmap(ClaimedJob, rows))
     if len(wants) == 1:
         claimed.sort(key=_order)
     else:
