@@ -715,6 +715,42 @@ def test_a_failed_flow_whose_undoing_failed_is_undone_when_it_is_cancelled(shell
     assert shell.json("runs list")[0]["status"] == "cancelled"
 
 
+#: As `PIPELINE`, where a charge that was begun is given back too, and is made once for its key.
+CHARGED_ONCE = PIPELINE.replace(
+    "    idempotent: true\n",
+    """    idempotency: {key: "charge"}
+    compensate:
+      {component: python, when: started, config: {call: "steps:give_back", args: {id: "${steps.reserve.outputs.id}"}}}
+""",
+)
+
+
+def test_what_another_run_has_done_under_its_key_is_not_undone(shell):
+    """C-20, C-21: a run that was killed in a step gives it back, unless another run has made it its own meanwhile."""
+    (shell.folder / "shop.yaml").write_text(CHARGED_ONCE)
+    shell.crashed("today")
+    assert shell("run shop.yaml --run-key other").returncode == 0
+    assert shell.done == ["reserve", "reserve", "charge 1", "send 14"]
+    done = shell("cancel today --compensate --json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["status"], document["undone"]) == (0, "cancelled", ["reserve"])
+    assert states(document) == {"reserve": "compensated", "charge": "cached", "send": "skipped"}
+    assert shell.done == ["reserve", "reserve", "charge 1", "send 14", "give back 7"]
+    again = shell.json("runs show other")
+    assert states(again) == {"reserve": "succeeded", "charge": "succeeded", "send": "succeeded"}
+
+
+def test_what_was_begun_under_a_key_that_nobody_else_took_is_undone_and_free_then(shell):
+    """C-20, C-21: as above, with nobody who came meanwhile; the next run does the work."""
+    (shell.folder / "shop.yaml").write_text(CHARGED_ONCE)
+    shell.crashed("today")
+    document = json.loads(shell("cancel today --compensate --json").stdout)
+    assert (document["status"], document["undone"]) == ("cancelled", ["charge", "reserve"])
+    assert shell.done == ["reserve", "give back 7", "give back 7"]
+    assert shell("run shop.yaml --run-key other").returncode == 0
+    assert shell.done[3:] == ["reserve", "charge 1", "send 14"]
+
+
 def test_there_is_nothing_to_cancel_in_a_completed_flow(shell):
     """What is over is over; and options of undoing mean nothing without it."""
     shell("run shop.yaml --run-key today")

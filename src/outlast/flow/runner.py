@@ -290,7 +290,8 @@ class FlowRun:
             if self._ends:
                 return False
             await self._undo(name)
-        return all(progress.undo[name].state == "succeeded" for name in names)
+        # What another run has done under its key is not this run's to undo.
+        return all(progress.state(name) == "cached" or progress.undo[name].state == "succeeded" for name in names)
 
     @property
     def _undo_ends(self) -> bool:

@@ -299,9 +299,9 @@ class StepWork:
             end = self._attempts()
             row = self.done
             if row is None:
-                row = keep_trying(
-                    lambda: there.store.flow_step(there.record.number, self.step.id, self.deed), "the store"
-                )
+                # What is not undone, because another run has done it since, is known by the step itself.
+                deed: Deed = "do" if end.state == "cached" else self.deed
+                row = keep_trying(lambda: there.store.flow_step(there.record.number, self.step.id, deed), "the store")
             return replace(end, row=row)
         except InterruptedError as error:  # asked to stop while the store was waited for, before anything was begun
             return StepEnd("pending", error)

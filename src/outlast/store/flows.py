@@ -358,7 +358,7 @@ class Flows:
     ) -> StepBegun | KeyDone:
         """
         The right to make an attempt, which is charged, after `made` others; or what came of the work for its key, and
-        then the step is `cached` with that. Raises `IdempotencyConflict`, `IdempotencyMismatch` and `LeaseLost`.
+        then the step is `cached` with that, and is not undone. Raises `IdempotencyConflict`, `IdempotencyMismatch` and `LeaseLost`.
         """
         database, run, name = self._database, _run(lease), storable(step)
         which = (run, name, deed)
@@ -378,6 +378,12 @@ class Flows:
                     "select result from outlast_steps where kind = 'run' and owner = ? and name = ?", run, name
                 )
                 return KeyDone(None if row is None else bytes(row[0]), holder, found.changed_us, None)
+            if deed == "undo" and made == 0:
+                done = self._done_by_another(tx, run, name, holder, lease, dead, round_number, now, ahead_us)
+                if done is not None:
+                    if events is not None:
+                        insert_events(database, tx, self.app, events(done))
+                    return done
             token: int | None = None
             if key is not None:
                 begun = idempotency.begin(
@@ -417,6 +423,37 @@ class Flows:
                     *(*values, *which),
                 )
         return StepBegun(made + 1, found.attempts + 1, began, now, token)
+
+    def _done_by_another(
+        self, tx: Transaction, run: int, name: str, holder: str, lease: Lease, dead: Callable[[str], bool],
+        round_number: int, now: int, ahead_us: int,
+    ) -> KeyDone | None:  # fmt: skip
+        """
+        Of a step that was begun, is not done, and is about to be undone: what another run has done since under its key. Then it is that
+        run's, and `cached` here. Else the key is held meanwhile; `IdempotencyConflict` if another run is at the work.
+        """
+        row = tx.row(f"select {_ROW} from outlast_flow_steps where {_WHICH}", run, name, "do")
+        step = None if row is None else _step(row)
+        if step is None or step.key_digest is None or step.state not in {"failed", "pending", "waiting"}:
+            return None
+        scope = step.key_scope or ""
+        known = tx.row(
+            "select config from outlast_idempotency where app = ? and scope = ? and key = ?",
+            *(self.app, storable(scope), step.key_digest),
+        )
+        if known is None:
+            return None
+        begun = idempotency.begin(
+            *(self._database, tx, self.app, scope, step.key_digest, known[0]),
+            holder=holder,
+            lease=lease,
+            dead=dead,
+            ahead_us=ahead_us,
+        )
+        if not isinstance(begun, KeyDone) or begun.holder == holder:
+            return None
+        self._cache(tx, run, step, begun, step.work, step.definition, lease, round_number, now)
+        return begun
 
     def _cache(
         self, tx: Transaction, run: int, step: FlowStep, done: KeyDone, work: str, definition: Mapping[str, Any],
