@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import select
+import socket
 import threading
 from uuid import uuid4
 
@@ -15,7 +18,8 @@ from labor import Beside, jobs, laborer, notes, outcomes, wait_until
 from outlast.jobs.tenure import Tenure
 from outlast.jobs.waking import Notified, Watched, _InLoop, _written_to, waking_for
 from outlast.jobs.worker import Worker
-from outlast.store import Store, open_store
+from outlast.store import Store, StoreUnavailable, open_store, turns
+from outlast.store import postgres as postgres_store
 from outlast.store.postgres import _FLUSH, Line
 from outlast.store.records import Idle
 from servers.postgres import Postgres
@@ -410,39 +414,167 @@ def test_a_job_that_could_not_be_inserted_is_not_inserted_later(waiting_server, 
 
 
 @pytest.mark.timeout(120)
+def test_a_job_whose_insert_fails_when_it_is_committed_is_not_enqueued(waiting_server, waiting_app):
+    """The error is the server's, as for any other statement: one after which the same may be tried again."""
+    double = waiting_app.job(_double, name="double")
+    for number in range(8):
+        double.enqueue(number)
+    waiting_server.execute(
+        "create function late() returns trigger language plpgsql as "
+        "$$ begin raise exception 'not now' using errcode = 'serialization_failure'; end $$",
+        "create constraint trigger late after insert on outlast_jobs initially deferred for each row execute function late()",
+    )
+    with pytest.raises(StoreUnavailable, match="not now"):
+        double.enqueue(8)
+    waiting_server.execute("drop trigger late on outlast_jobs", "drop function late")
+    assert double.enqueue(9).status == "queued"
+    assert waiting_server.jobs_after_a_crash(waiting_app) == 9
+
+
+@pytest.mark.timeout(120)
+def test_who_may_write_to_the_log_no_more_enqueues_once(waiting_server, waiting_app):
+    """What a session has found out may change: the job is in, and waits for the disk otherwise."""
+    function = "function pg_logical_emit_message(boolean, text, text, boolean)"
+    waiting_app.jobs.stats()
+    waiting_server.execute(
+        "create role changed login",
+        "grant all on all tables in schema public to changed",
+        "grant all on all sequences in schema public to changed",
+    )
+    app = outlast.App(waiting_app.name, store=waiting_server.dsn.replace("postgres:@", "changed:@"))
+    try:
+        double = app.job(_double, name="double")
+        for number in range(8):
+            double.enqueue(number)
+        waiting_server.execute(f"revoke execute on {function} from public")
+        double.enqueue(8)
+        double.enqueue(9)
+        assert waiting_server.jobs_after_a_crash(app) == 10
+    finally:
+        app.store.close()
+        waiting_server.execute(f"grant execute on {function} to public")
+
+
+@pytest.mark.timeout(120)
+def test_who_is_interrupted_while_a_statement_is_prepared_leaves_no_connection_behind(postgres_app, monkeypatch):
+    """The next call has another one."""
+    monkeypatch.setattr("outlast.store.jobs.QUIET", 0.0)
+    double, wanted = postgres_app.job(_double, name="double"), postgres_store._wanted
+
+    def interrupted(*given):
+        monkeypatch.setattr(postgres_store, "_wanted", wanted)
+        wanted(*given)
+        raise KeyboardInterrupt
+
+    for number in range(5):
+        double.enqueue(number)
+    monkeypatch.setattr(postgres_store, "_wanted", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        double.enqueue(5)
+    for number in range(6, 14):
+        double.enqueue(number)
+    assert len(list(postgres_app.jobs.find())) == 13
+
+
+class Claiming:
+    """A worker that has seen the rows of its claim of one job, and whose commit waits until `go`."""
+
+    def __init__(self, server, app, folder, monkeypatch):
+        monkeypatch.setattr("outlast.jobs.waking._AGAIN", 0.001)
+        self._server, self._app, self.folder = server, app, folder
+        self._seen, make_ready = threading.Event(), Worker._make_ready
+
+        def seeing(worker, turn):
+            make_ready(worker, turn)
+            self._seen.set()
+
+        monkeypatch.setattr(Worker, "_make_ready", seeing)
+        self.quick = jobs(app, folder)["quick"]
+
+    @contextlib.contextmanager
+    def __call__(self, **options):
+        with Beside(self._app, **options) as beside:
+            listens(beside)
+            line = beside.worker._waking._line
+            self._server.hold_commits()
+            try:
+                with psycopg.connect(self._server.dsn, autocommit=True) as connection:
+                    connection.execute("set synchronous_commit = local")
+                    with connection.transaction():
+                        self.job = self.quick.options(transaction=connection).enqueue("a")
+                assert self._seen.wait(100)
+                assert notes(self.folder) == []
+                yield beside, line
+            finally:
+                self.go()
+
+    def go(self):
+        self._server.let_commits_go()
+
+
+@pytest.fixture
+def claiming(waiting_server, waiting_app, tmp_path, monkeypatch):
+    return Claiming(waiting_server, waiting_app, tmp_path, monkeypatch)
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("ended", [False, True], ids=["waits", "is ended"])
-def test_a_job_begins_when_its_claim_is_on_record_and_not_when_it_is_seen(
-    waiting_server, waiting_app, monkeypatch, tmp_path, ended
-):
+def test_a_job_begins_when_its_claim_is_on_record_and_not_when_it_is_seen(claiming, waiting_server, ended):
     """D-16: while the claim waits for its commit nothing of the job runs; a connection that ends meanwhile lets nothing run twice."""
-    monkeypatch.setattr("outlast.jobs.waking._AGAIN", 0.001)
-    seen, make_ready = threading.Event(), Worker._make_ready
+    with claiming() as (beside, line):
+        if ended:
+            waiting_server.terminate(line._line._connection.info.backend_pid)
+            wait_until(lambda: beside.worker._waking._line is not line, "another connection listens")
+        assert notes(claiming.folder) == []
+        claiming.go()
+        claiming.job.result(100)
+    assert (len(notes(claiming.folder)), outcomes(claiming.job)) == (1, ["succeeded"])
 
-    def seeing(self, turn):
-        make_ready(self, turn)
-        seen.set()
 
-    monkeypatch.setattr(Worker, "_make_ready", seeing)
-    quick = jobs(waiting_app, tmp_path)["quick"]
-    with Beside(waiting_app) as beside:
+@pytest.mark.timeout(120)
+def test_a_claim_that_is_committed_after_somebody_looked_for_it_comes_again(claiming, monkeypatch, on_terms):
+    """D-16: the answer is lost, and the server is not done with the claim when the worker looks what it has on record."""
+    monkeypatch.setattr("outlast.jobs.tenure.MISSED", 0.0)
+    asked, again = threading.Event(), turns.again
+
+    def looked(*given):
+        found = again(*given)
+        asked.set()
+        return found
+
+    monkeypatch.setattr(turns, "again", looked)
+    on_terms(ttl=8.0)  # it beats every two seconds
+    with claiming() as (beside, line):
+        with socket.socket(fileno=os.dup(line._line.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        assert asked.wait(100)
+        assert notes(claiming.folder) == []
+        claiming.go()
+        claiming.job.result(100)
         listens(beside)
-        line = beside.worker._waking._line
-        waiting_server.hold_commits()
-        try:
-            with psycopg.connect(waiting_server.dsn, autocommit=True) as connection:
-                connection.execute("set synchronous_commit = local")
-                with connection.transaction():
-                    job = quick.options(transaction=connection).enqueue("a")
-            assert seen.wait(100)
-            assert notes(tmp_path) == []
-            if ended:
-                waiting_server.terminate(line._line._connection.info.backend_pid)
-                wait_until(lambda: beside.worker._waking._line is not line, "another connection listens")
-            assert notes(tmp_path) == []
-        finally:
-            waiting_server.let_commits_go()
-        job.result(100)
-    assert (notes(tmp_path).count("begins a") or len(notes(tmp_path)), outcomes(job)) == (1, ["succeeded"])
+        assert len(beside.worker._slots.free) == 8
+    assert (len(notes(claiming.folder)), outcomes(claiming.job)) == (1, ["succeeded"])
+
+
+@pytest.mark.timeout(120)
+def test_a_claim_that_comes_after_the_time_of_the_lease_begins_nothing(claiming, monkeypatch):
+    """D-16: the process stood still, and others may have the job by now. If they have not, it is given back, uncharged, and begins later."""
+    with claiming():
+        sure, said = Worker._sure, [False]
+        monkeypatch.setattr(Worker, "_sure", lambda worker: said.pop() if said else sure(worker))
+        claiming.go()
+        claiming.job.result(100)
+    assert (len(notes(claiming.folder)), outcomes(claiming.job)) == (1, ["released", "succeeded"])
+
+
+@pytest.mark.timeout(120)
+def test_a_claim_that_comes_while_the_worker_ends_begins_nothing(claiming):
+    """No job begins in a worker that drains; it is given back, uncharged."""
+    with claiming() as (beside, _):
+        beside.worker.ask_soon()
+        wait_until(lambda: beside.worker._draining, "it drains")
+        claiming.go()
+    assert (notes(claiming.folder), outcomes(claiming.job), claiming.job.status) == ([], ["released"], "queued")
 
 
 @pytest.mark.timeout(120)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 # A turn goes as soon as none is under way; what ends meanwhile goes with the next one.
 _LIMITS = BatchLimits(entries=1_000_000, latency=0.0, under_way=1)
 FOREVER = float("inf")
+MISSED = 10.0  # seconds after which a claim is on record that nobody here knows of: its answer is lost
 _END = 5.0  # seconds that the thread of the turns has to end
 _queue = attrgetter("queue")
 
@@ -82,7 +83,7 @@ class TurnBatch:
         self.alone = False
         self.told = False  # it only claims, since somebody has told of jobs: it may go without the thread
         self.claims = True  # False: that is done
-        self.unsure = False  # perhaps it has claimed, and the answer is lost
+        self.unsure = False  # perhaps it has claimed, or one before it, and the answer is lost
         self.asks_idle = False
         self.asks_queues = False  # also if jobs were claimed
         self.ahead_us = 0
@@ -99,7 +100,7 @@ class TurnBatch:
 
     @property
     def empty(self) -> bool:
-        return not (self.ends or self.released or self.wants or self.asks_idle or self.asks_queues)
+        return not (self.ends or self.released or self.wants or self.asks_idle or self.asks_queues or self.unsure)
 
     def following(self) -> Self:
         return type(self)()
@@ -122,12 +123,14 @@ class Tenure:
         hung: Callable[[bool], None],
         ask: Ask,
         coming: Callable[[TurnBatch], None],
+        missed: Callable[[Tenure], None],
     ) -> None:
         """
         `queues` are those that it serves; None: all. `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
         or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled; `hung` in a
         thread, with True when the loop hangs and the lease is renewed no more, with False when it moves again. `ask` is that of
-        what the worker is woken by; `coming` is called with a turn that has claimed something, unless its commit fails.
+        what the worker is woken by; `coming` is called with a turn that has claimed something, unless its commit fails;
+        `missed` when a job is on record as claimed here that is not in hand.
         """
         loop = asyncio.get_running_loop()
         self.store = store
@@ -148,6 +151,7 @@ class Tenure:
             except RuntimeError:  # the loop is closed
                 return
 
+        self._tell, self._missed = tell, missed
         self.turns: BatchWriter[TurnBatch] = BatchWriter(
             TurnBatch(),
             self._write,
@@ -217,6 +221,12 @@ class Tenure:
 
     def _beat(self, lease: Lease) -> tuple[Lease, tuple[tuple[int, int], ...] | None]:
         renewed = self.store.renew_lease(lease)
+        known = self.jobs.copy()  # before the store is asked: what ends meanwhile is in it
+        for number, token in self.store.processing_of(lease.key, MISSED):
+            active = known.get(number)
+            if active is None or active.job.token != token:
+                self._tell(self._missed)
+                break
         return renewed, tuple(self.store.cancelled_of(lease.key)) or None
 
     def _write(self, turn: TurnBatch) -> None:
@@ -231,7 +241,7 @@ class Tenure:
                     lambda: [(job.id, job.token) for job in (one.job for one in self.jobs.values())]
                 )
             first = False
-            if turn.claims and (turn.ends or turn.wants):
+            if turn.claims and (turn.ends or turn.wants or turn.unsure):
                 began = REAL.clock.monotonic()
                 done = self.store.turn(
                     self.lease,

@@ -162,6 +162,7 @@ class Worker:
         self._wishes: deque[None] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._cutting = self._hurried = self._fenced = False
+        self._misses = False  # a claim whose answer was lost
         self._drains_until: float | None = None
         self._hurried_at = 0.0
         self._heard = 0  # how often it was asked to end
@@ -435,6 +436,7 @@ class Worker:
             hung=self._hung,
             ask=self._waking.ask,
             coming=self._make_ready,
+            missed=self._miss,
         )
         self._watch()
         self._ask()
@@ -775,6 +777,12 @@ class Worker:
         self._polling = None
         look()
 
+    def _miss(self, tenure: Tenure) -> None:
+        """A claim is on record that nobody here knows of: the turn that looked for it came before the server was done with it."""
+        if tenure is self._tenure:
+            self._misses = True
+            self._ask()
+
     def _leave_room(self) -> None:
         """A job waits that must run alone: claim nothing else for a while."""
         if self._wants_alone or self._alone is not None or self._loop is None:
@@ -812,9 +820,10 @@ class Worker:
     def _prepare(self, tenure: Tenure, turn: TurnBatch) -> None:
         turn.ahead_us = ahead_us()
         turn.wants, turn.most, turn.after = {}, 0, {}
-        turn.alone = turn.told = turn.asks_idle = turn.asks_queues = False
+        turn.alone = turn.told = turn.asks_idle = turn.asks_queues = turn.unsure = False
         if tenure is not self._tenure or not (self._asked or turn.ends):
             return
+        turn.unsure, self._misses = self._misses, False
         asked, self._asked, self._known = self._asked and not self._known, False, False
         told, self._told = self._told, False
         if self._draining or self._fenced or self._alone is not None or self._done.done():
@@ -827,7 +836,7 @@ class Worker:
         else:
             turn.wants = self._room()
             in_all = _IN_ALL * self._concurrency - len(self._running)
-            turn.told = told and not (turn.ends or turn.released) and self._waking.free
+            turn.told = told and not (turn.ends or turn.released or turn.unsure) and self._waking.free
             turn.most = max(0, min(len(self._slots.free), in_all, _AT_ONCE if turn.told else self._most))
             if asyncio.get_running_loop().time() >= self._look_again_at:
                 self._places.clear()
@@ -905,6 +914,10 @@ class Worker:
             tenure.turns.flush()  # before these begin: the store works while they run
             if len(taken) >= _TOGETHER and tenure.store.by_server:
                 REAL.clock.sleep(_HANDOVER)
+        if taken and (self._draining or self._fenced or not self._sure()):
+            # Perhaps others have these by now: none of their code runs, and they are given back as they came.
+            for active in taken:
+                self._runner.give_up(active, "release")
         start = self._runner.start
         for active in taken:
             start(active)

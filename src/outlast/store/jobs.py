@@ -444,6 +444,16 @@ class Jobs(Finishing):
                     late.append(number)
         return tuple(late)
 
+    def processing_of(self, worker: str, seconds: float) -> list[tuple[int, int]]:
+        """Id and token of the jobs that this worker (the key of its lease) has claimed longer ago than that."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select id, token from outlast_jobs where app = ? and worker = ? and state in ('processing', 'held') "
+                f"and state = 'processing' and claimed < {self._database.now} - ?",
+                *(self.app, worker, round(seconds * 1e6)),
+            )
+        return [(number, token) for number, token in rows]
+
     def cancelled_of(self, worker: str) -> list[tuple[int, int]]:
         """Id and token of the jobs that this worker (the key of its lease) is to cancel."""
         with self._database.reading() as tx:

@@ -108,6 +108,8 @@ _BY_KEY = (
 _poll: Any = getattr(select, "poll", None)  # not on every system
 _SOON = ", set_config('synchronous_commit', 'off', true)"  # the commit of its transaction does not wait for the disk,
 _FLUSH = "select pg_logical_emit_message(true, 'outlast', '')"  # that of this one does: for all that was written before
+# The same, by a lock of the row: a worker that looks for jobs at this moment leaves it out. If the row is gone, so much has been written since.
+_FLUSHED = "select 1 from outlast_jobs where id = ? for key share"
 _MAY_FLUSH = (
     "select 1 from pg_proc where pronamespace = 'pg_catalog'::regnamespace and proname = 'pg_logical_emit_message' "
     "and proargtypes[2] = 'text'::regtype and has_function_privilege(oid, 'execute')"
@@ -150,7 +152,7 @@ def _seen_early(connection: _Session, sql: str, parameters: Sequence[Any]) -> tu
         server.pipeline_sync()  # which sends it, and ends its transaction
         server.send_query_prepared(flush, None)
         server.pipeline_sync()
-        answer, flushed = _results(connection, until=2)
+        answer, flushed = _of_each(connection, 2)
         server.exit_pipeline_mode()
     except BaseException:
         connection.close()  # in the middle of a pipeline it is of no use to anybody
@@ -163,9 +165,13 @@ def _kept(connection: _Session, sql: str) -> bytes:
     name = connection.kept.get(sql)
     if name is None:
         name, connection.letters = b"outlast_%d" % len(connection.kept), connection.info.encoding
-        connection.pgconn.send_prepare(name, _numbered(sql).encode(connection.letters))
-        _answered(connection, ExecStatus.COMMAND_OK)
-        connection.kept = {**connection.kept, sql: name}
+        try:
+            connection.pgconn.send_prepare(name, _numbered(sql).encode(connection.letters))
+            _answered(connection, ExecStatus.COMMAND_OK)
+            connection.kept = {**connection.kept, sql: name}
+        except BaseException:
+            connection.close()  # nobody knows which names are taken there
+            raise
     return name
 
 
@@ -179,10 +185,33 @@ def _send(connection: _Session, name: bytes, parameters: Sequence[Any]) -> None:
 def _answered(connection: _Session, wanted: ExecStatus) -> PGresult:
     """The answer to what was sent. A signal is heard meanwhile, as it is by the driver; the connection is of no use after that."""
     answer: PGresult | None = None
-    for result in _results(connection):
+    while (result := _next(connection)) is not None:
         if answer is None or answer.status == wanted:  # the first error is the one that counts
             answer = result
     return _wanted(connection, answer, wanted)
+
+
+def _of_each(connection: _Session, count: int) -> list[PGresult]:
+    """In a pipeline of so many transactions with a statement each: what came of each. An error of its commit follows what the statement found."""
+    came: list[PGresult] = []
+    answer: PGresult | None = None
+    ended = False
+    while len(came) < count:
+        result = _next(connection)
+        if result is None:
+            if ended:  # one follows each statement
+                raise errors.OperationalError("the server has not said that it is done")
+            ended = True
+            continue
+        ended = False
+        if result.status != ExecStatus.PIPELINE_SYNC:
+            answer = result if answer is None or answer.status == ExecStatus.TUPLES_OK else answer
+        elif answer is None:
+            raise errors.OperationalError("the server has not answered")
+        else:
+            came.append(answer)
+            answer = None
+    return came
 
 
 def _wanted(connection: _Session, answer: PGresult | None, wanted: ExecStatus) -> PGresult:
@@ -193,29 +222,16 @@ def _wanted(connection: _Session, answer: PGresult | None, wanted: ExecStatus) -
     return answer
 
 
-def _results(connection: _Session, until: int = 0) -> Iterator[PGresult]:
-    """What comes back for what was sent: all of it, or in a pipeline until so many transactions have ended."""
-    server, left, none = connection.pgconn, until, False
+def _next(connection: _Session) -> PGresult | None:
+    """What comes back next for what was sent; None: nothing more for this statement."""
+    server = connection.pgconn
     while server.flush():
         _ready(server.socket, writing=True)
         server.consume_input()  # or both sides wait for the other to read
-    while True:
-        while server.is_busy():
-            _ready(server.socket)
-            server.consume_input()
-        result = server.get_result()
-        if result is None:
-            if not until:
-                return
-            if none:  # one follows each statement
-                raise errors.OperationalError("the server has not said that it is done")
-            none = True
-            continue
-        none = False
-        if result.status != ExecStatus.PIPELINE_SYNC:
-            yield result
-        elif (left := left - 1) == 0:
-            return
+    while server.is_busy():
+        _ready(server.socket)
+        server.consume_input()
+    return server.get_result()
 
 
 def _ready(place: int, *, writing: bool = False) -> None:
@@ -453,7 +469,7 @@ class Postgres(Database):
                 return self._plainly(connection, insert + told, given)[0]
             if not flushed:
                 connection.flushes = False
-                connection.execute(_FLUSH)
+                self._plainly(connection, _FLUSHED, found[0][:1])
             return found[0]
 
     def _prepared(self, lent: Any, sql: str, parameters: tuple[Any, ...]) -> list[Any]:
