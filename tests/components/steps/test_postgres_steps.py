@@ -10,6 +10,7 @@ from decimal import Decimal
 from time import monotonic
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from components.steps.calling import a_context, failure_of, outputs_of
@@ -250,6 +251,140 @@ def test_replace_leaves_the_new_rows_alone_there(postgres, movies):
     assert titles(postgres, movies) == {2: "b"}
     assert write(postgres, movies, [], mode="replace")["count"] == 0
     assert titles(postgres, movies) == {}
+
+
+def test_of_two_replaces_at_once_the_second_waits_and_replaces_the_first(postgres):
+    """Of a table, of one with partitions and of a view, also by two names; whoever only reads does not wait."""
+    name = f"movies_{uuid4().hex}"
+    gate = int(name[-7:], 16)
+    postgres.execute(
+        f"create table {name} ({COLUMNS}) partition by range (id)",
+        f"create table {name}_1 partition of {name} for values from (1) to (9)",
+        f"create view {name}_v as select * from {name}",
+        f"create function waits_{name}() returns trigger language plpgsql as "
+        # A lock that even a reader is in the way of: who waits must hold none.
+        f"'begin perform pg_advisory_xact_lock_shared({gate}); lock table {name}_1; return new; end'",
+        f"create trigger waits before insert on {name}_1 for each row execute function waits_{name}()",
+        f"create function put_{name}() returns trigger language plpgsql as 'begin insert into {name} values (new.*); return new; end'",
+        f"create trigger put instead of insert on {name}_v for each row execute function put_{name}()",
+    )
+    for first, second in ((f"{name}_1", f"{name}_1"), (name, f"{name}_1"), (f"{name}_v", f"{name}_v"), (f"{name}_1", f"{name}_v")):  # fmt: skip
+        postgres.execute(f"delete from {name}", f"insert into {name} (id, title) values (1, 'old')")
+        with psycopg.connect(postgres.dsn) as held, psycopg.connect(postgres.dsn, autocommit=True) as looking:
+            held.execute("select pg_advisory_xact_lock(%s)", (gate,))
+            done = []
+            threads = [
+                threading.Thread(target=replace_with, args=(postgres, target, number, done))
+                for number, target in ((2, first), (3, second))
+            ]
+            for waiting, thread in enumerate(threads, 1):
+                thread.start()
+                while waits(looking) < waiting:
+                    assert not done
+            assert titles(postgres, name) == {1: "old"}
+            held.commit()
+            for thread in threads:
+                thread.join()
+        assert (sorted(done), titles(postgres, name)) == ([2, 3], {3: "x"}), (first, second)
+
+
+def replace_with(postgres, table_, number, done):
+    write(postgres, table_, [{"id": number, "title": "x"}], mode="replace")
+    done.append(number)
+
+
+def waits(connection):
+    query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    return connection.execute(query).fetchone()[0]
+
+
+def test_a_replace_waits_for_other_writers_as_long_as_the_attempt_has_time(postgres, movies, at_most):
+    """A row that another transaction has added, and not committed, would be there beside the new ones."""
+    with psycopg.connect(postgres.dsn) as other:
+        other.execute(f"insert into {movies} (id, title) values (1, 'a')")
+        at_most(0.5)
+        kind, _, error = refused(postgres, movies, [{"id": 2, "title": "b"}], mode="replace")
+        assert (kind, classify(error).category) == ("timeout", "transient")
+        other.commit()
+        at_most(None)
+    assert titles(postgres, movies) == {1: "a"}
+    write(postgres, movies, [{"id": 2, "title": "b"}], mode="replace")
+    assert titles(postgres, movies) == {2: "b"}
+
+
+STAYS = "to be empty once its rows are deleted, got: rows that stay, and so nothing was written; a trigger or a rule"
+OTHERS = "to have the 2 rows that were written and no others, got: {}, and so nothing was written; a trigger"
+
+
+@table(
+    ("does", "when", "said"),
+    [
+        ("return null", "trigger odd before delete on {0} for each row", STAYS),
+        ("insert into {0} select old.*; return null", "trigger odd after delete on {0} for each row", STAYS),
+        ("return null", "rule odd as on delete to {0} do instead nothing", STAYS),
+        ("delete from {0} where id = new.id; return null", "trigger odd after insert on {0} for each row", OTHERS.format(0)),
+        ("delete from {0} where id = 2; return null", "trigger odd after insert on {0}", OTHERS.format(1)),
+        ("insert into {0} (id, title) values (9, $$x$$); return null", "trigger odd after insert on {0} when (pg_trigger_depth() = 0)", OTHERS.format(3)),
+        ("delete from {0} where id = new.id; return null", "constraint trigger odd after insert on {0} initially deferred for each row", OTHERS.format(0)),
+    ],
+)  # fmt: skip
+def test_a_replace_that_leaves_other_rows_there_is_an_error_and_nothing_is_written(postgres, does, when, said):
+    """A trigger or a rule keeps old rows, or takes new ones away, also where it waits for the commit."""
+    name = f"movies_{uuid4().hex}"
+    function = "" if when.startswith("rule") else f" execute function odd_{name}()"
+    postgres.execute(
+        f"create table {name} ({COLUMNS})",
+        f"insert into {name} (id, title) values (1, 'hunter2')",
+        f"create function odd_{name}() returns trigger language plpgsql as 'begin {does.format(name)}; end'",
+        f"create {when.format(name)}{function}",
+    )
+    kind, told, _ = refused(
+        postgres, name, [{"id": 2, "title": "hunter2"}, {"id": 3, "title": "hunter2"}], mode="replace"
+    )
+    assert (kind, f"expected the table {name} {said}" in told, "hunter2" in told) == ("data_error", True, False), told
+    assert titles(postgres, name) == {1: "hunter2"}
+
+
+def test_a_replace_needs_to_see_every_row_and_may_do_no_more_than_it_did(postgres, movies):
+    """Who may read, insert and delete may replace; not who is bound by a policy, which would keep rows from the delete."""
+    role = f"writer_{uuid4().hex}"
+    postgres.execute(f"create role {role} login", f"grant select, insert, delete on {movies} to {role}")
+    given = {"connection": "@postgres.shop", "table": movies, "mode": "replace"}
+    context = a_context(connection={"url": postgres.dsn.replace("//postgres:", f"//{role}:")})
+    rows = [{"id": 1, "title": "mine"}, {"id": 2, "title": "hidden"}]
+    assert outputs_of("postgres.writer", {**given, "rows": rows}, context)["count"] == 2
+    postgres.execute(
+        f"create policy mine on {movies} using (title = 'mine')", f"alter table {movies} enable row level security"
+    )
+    for sent in ([], rows[:1]):
+        kind, said, _ = failure_of("postgres.writer", {**given, "rows": sent}, context)
+        assert (kind, f"expected the table {movies} to show all its rows to this user" in said) == (
+            "permission_denied",
+            True,
+        )
+    assert titles(postgres, movies) == {1: "mine", 2: "hidden"}
+    assert write(postgres, movies, [], mode="replace")["count"] == 0
+    assert titles(postgres, movies) == {}
+
+
+def test_what_cannot_be_locked_is_not_replaced(postgres):
+    """Other writers of a foreign table, also of one that is a partition, are out of reach."""
+    name = f"far_{uuid4().hex}"
+    postgres.execute(
+        f"create foreign data wrapper {name}",
+        f"create server {name} foreign data wrapper {name}",
+        f"create foreign table {name} (id int) server {name}",
+        f"create table {name}_parts (id int) partition by range (id)",
+        f"create foreign table {name}_1 partition of {name}_parts default server {name}",
+        f"create materialized view {name}_kept as select 1 as id",
+    )
+    for target, got in (
+        (name, "a foreign table"),
+        (f"{name}_parts", "one with a foreign table as a part"),
+        (f"{name}_kept", "something else"),
+    ):
+        kind, said, _ = refused(postgres, target, [{"id": 1}], mode="replace")
+        assert (kind, f"got: {got}, which cannot be locked against other writers" in said) == ("validation_error", True)
 
 
 @table("config", [{}, {"mode": "replace"}, {"mode": "upsert", "key": ["id"]}, {"batch_rows": 1}])

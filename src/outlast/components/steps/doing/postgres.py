@@ -50,6 +50,7 @@ _AS_TEXT = (
 ).split()
 _CURSORS = frozenset("select with values table (".split())  # what a query may begin with that can be a cursor
 _STAGE = "outlast_rows"
+_LOCKED = frozenset("rpv")  # kinds of relations that can be locked: tables, partitioned tables, views
 # What a value of a column must be, by the number that PostgreSQL has for its type or for lists of it.
 _MOMENT, _CLOCK, _DAY, _BYTES = "a point in time", "a time of day", "a day", "bytes"
 _WANTS: dict[int, tuple[str, bool | None]] = {  # and whether it has a zone
@@ -244,20 +245,22 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
         schema, taking = _looked_at(connection, config, context, columns)
         table = sql.Identifier(schema, config.table)
         if config.mode == "replace":
-            connection.execute(sql.SQL("delete from {}").format(table))
+            _empty(connection, config, table)
         if rows:
             (_upsert if config.mode == "upsert" else _copy)(connection, config, rows, taking, table)
+        if config.mode == "replace":
+            _check_whole(connection, config, table, len(rows))
     return {"count": len(rows), "table": f"{schema}.{config.table}"}
 
 
 def _looked_at(
     connection: psycopg.Connection[Any], config: WriterConfig, context: StepContext, columns: Sequence[str]
 ) -> tuple[str, list[_Column]]:
-    """The schema of the table, and what the columns take."""
+    """The schema of the table, and what the columns take. For `replace` other writers are kept away from here on."""
     given = config.schema_ or (context.connection or {}).get("schema")
     name = sql.Identifier(*([str(given)] if given else []), config.table).as_string(connection)
     found = connection.execute(
-        "select n.nspname from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace "
+        "select n.nspname, c.relkind::text from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace "
         "where c.oid = to_regclass(%s)",
         (name,),
     ).fetchone()
@@ -267,7 +270,11 @@ def _looked_at(
         )
         raise PermanentFailure(message, error_class="missing_input")
     schema = str(found[0])
-    query = sql.SQL("select * from {} where false").format(sql.Identifier(schema, config.table))
+    table = sql.Identifier(schema, config.table)
+    if config.mode == "replace":
+        # Before anything else touches the table: who waits holds nothing that the run before it may need.
+        _hold(connection, config, table, str(found[1]))
+    query = sql.SQL("select * from {} where false").format(table)
     known = {
         one.name: _Column(one.name, kind_of_column(connection, one.type_code), _WANTS.get(one.type_code))
         for one in connection.execute(query).description or ()
@@ -275,6 +282,63 @@ def _looked_at(
     if unknown := [one for one in (*columns, *config.key) if one not in known]:
         raise invalid(f"expected the table {config.table} to have {', '.join(unknown)}, got: no such column")
     return schema, [known[one] for one in columns]
+
+
+def _hold(connection: psycopg.Connection[Any], config: WriterConfig, table: sql.Identifier, kind: str) -> None:
+    """
+    Keep other writers away until the transaction ends, or refuse a table that cannot be replaced as a whole. Partitions
+    are locked with their table, and with a view what it is made of.
+    """
+    if kind not in _LOCKED:
+        raise _unlocked(config, "a foreign table" if kind == "f" else "something else")
+    # A weaker lock lets other writers in, or a second run beside this one; a stronger one also holds up foreign keys that
+    # point here. Readers go on. Who may delete may lock.
+    connection.execute(sql.SQL("lock table {} in share row exclusive mode").format(table))
+    # By its name: while this run waited, another table may have been put in its place.
+    found: Any = connection.execute(
+        "with recursive parts (part) as (select to_regclass(%(table)s)::oid union select i.inhrelid from pg_catalog.pg_inherits i "
+        "join parts on i.inhparent = part) select row_security_active(to_regclass(%(table)s)), "
+        "exists (select from parts join pg_catalog.pg_class c on c.oid = part where c.relkind = 'f')",
+        {"table": table.as_string(connection)},
+    ).fetchone()
+    if found[0]:
+        message = (
+            f"expected the table {config.table} to show all its rows to this user, because mode is replace, got: row-level security, "
+            "which may hide some, and so nothing was written; take a user whom it does not bind (BYPASSRLS), or write mode: upsert"
+        )
+        raise PermanentFailure(message, error_class="permission_denied")
+    if found[1]:
+        raise _unlocked(config, "one with a foreign table as a part")
+
+
+def _unlocked(config: WriterConfig, got: str) -> PermanentFailure:
+    return invalid(
+        f"expected {config.table} to be a table or a view, because mode is replace, got: {got}, which cannot be locked "
+        "against other writers; write it where it is kept, or write mode: upsert or insert"
+    )
+
+
+def _empty(connection: psycopg.Connection[Any], config: WriterConfig, table: sql.Identifier) -> None:
+    connection.execute(sql.SQL("delete from {}").format(table))
+    left: Any = connection.execute(sql.SQL("select exists (select from {})").format(table)).fetchone()
+    if left[0]:
+        message = (
+            f"expected the table {config.table} to be empty once its rows are deleted, got: rows that stay, and so nothing was written; "
+            "a trigger or a rule of the table keeps them: change it, or write mode: upsert"
+        )
+        raise PermanentFailure(message, error_class="data_error")
+
+
+def _check_whole(connection: psycopg.Connection[Any], config: WriterConfig, table: sql.Identifier, sent: int) -> None:
+    """Count the rows once all triggers are through. Nobody else can have written any."""
+    connection.execute("set constraints all immediate")  # some triggers would wait for the commit
+    found: Any = connection.execute(sql.SQL("select count(*) from {}").format(table)).fetchone()
+    if found[0] != sent:
+        message = (
+            f"expected the table {config.table} to have the {sent} rows that were written and no others, got: {found[0]}, and so nothing "
+            "was written; a trigger of the table deletes or adds rows, or a view does not show them: change it, or write mode: upsert"
+        )
+        raise PermanentFailure(message, error_class="data_error")
 
 
 def _copy(
