@@ -1,8 +1,19 @@
-"""Rows that were done in a step that failed are undone, too."""
+"""Rows of a step are undone: those that were done here, also if the step failed or its process died, and no others."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from subprocess import PIPE
+
 import pytest
+
+from forked import Forked
+from outlast.store import open_store
 
 FUNCTIONS = """\
 import threading
@@ -42,3 +53,285 @@ def test_rows_that_are_done_are_undone_when_their_step_fails(project, app):
     assert (result.status, result.compensation, result["each"].status) == ("failed", "completed", "failed")
     assert project.namespace().calls == ["do 1", "undo t1"]
     assert "data_error" in result["each"].error
+
+
+# --- rows with a key ---
+
+# What a run does for a row is in `deeds`, by the note that the run was given and the id of the row: it waits, or fails.
+KEYED_FUNCTIONS = """\
+import threading
+calls, deeds, lock = [], {}, threading.Lock()
+def one(id, note):
+    with lock:
+        calls.append(f"do {id} {note}")
+    return deeds.get((note, id), lambda: None)()
+def fail():
+    raise ValueError("no")
+def undo(id):
+    with lock:
+        calls.append(f"undo {id}")
+"""
+KEYED = """\
+name: keyed
+params: {ids: {type: list, default: [1, 2]}, note: {type: string}}
+steps:
+  - id: each
+    component: python
+    for_each: {items: "${params.ids}", concurrency: 1}
+    idempotency: {key: "row-${item}"}
+    config: {call: "MODULE:one", args: {id: "${item}", note: NOTE}}
+    retry: {max_attempts: 2, initial_delay_ms: 1, jitter: 0, on_errors: [idempotency_conflict]}
+    compensate:
+      component: python
+      when: started
+      retry: {max_attempts: 1}
+      config: {call: "MODULE:undo", args: {id: "${item}"}}
+  - id: last
+    component: python
+    config: {call: "MODULE:fail"}
+"""
+
+
+class Gate:
+    """What a row does that says that it was begun, and waits until it may go on; then it fails, or not."""
+
+    def __init__(self, then=lambda: None):
+        self.begun, self.go, self.then = threading.Event(), threading.Event(), then
+
+    def __call__(self):
+        self.begun.set()
+        assert self.go.wait(60)
+        return self.then()
+
+
+@pytest.fixture
+def keyed(project, app, monkeypatch):
+    """Runs of `KEYED` by the key that each is given; the work for a row is the same in all of them, unless `note` is told."""
+    project.functions(KEYED_FUNCTIONS)
+    monkeypatch.syspath_prepend(str(project.root))
+    __import__(project.module)
+
+    class Runs:
+        there = project.namespace()
+
+        def run(self, key, *, ids=(1, 2), note="x", last=True):
+            text = KEYED if last else KEYED.partition("  - id: last")[0]
+            flow = project.load(text.replace("NOTE", '"${params.note}"'), params={"ids": [*ids], "note": note})
+            return flow.run(run_key=key, app=app, check=False)
+
+        def begun(self, *args, **options):
+            """The same, in a thread; what it came to is in the list."""
+            came = []
+            thread = threading.Thread(target=lambda: came.append(self.run(*args, **options)))
+            thread.start()
+            return thread, came
+
+    return Runs()
+
+
+def test_rows_that_their_key_refused_are_not_undone(keyed):
+    """C-20, C-21: another run has done other work under their keys, and that stands."""
+    assert keyed.run("a", last=False).status == "completed"
+    second = keyed.run("b", note="y", last=False)
+    assert (second.status, second.compensation, second["each"].status) == ("failed", "none", "failed")
+    assert second.why.endswith(
+        "; nothing was this run's to undo; run it again with run_key='b' to try what is not done"
+    )
+    assert keyed.there.calls == ["do 1 x", "do 2 x"]
+    assert keyed.run("c", last=False).status == "completed"
+    assert keyed.there.calls == ["do 1 x", "do 2 x"]
+
+
+def test_rows_that_another_run_is_at_are_not_undone_by_one_that_never_began_them(keyed):
+    """C-20, C-21: a conflict is no attempt at the work."""
+    keyed.there.deeds["x", 1] = gate = Gate()
+    first, came = keyed.begun("a", ids=[1], last=False)
+    try:
+        assert gate.begun.wait(60)
+        second = keyed.run("b")
+        assert (second.status, second.compensation) == ("failed", "completed")
+        assert keyed.there.calls == ["do 1 x", "do 2 x", "undo 2"]
+    finally:
+        gate.go.set()
+        first.join()
+    assert (came[0].status, keyed.there.calls[3:]) == ("completed", [])
+
+
+def test_a_row_that_another_run_has_done_since_is_that_runs(keyed):
+    """C-20, C-21: it was begun here and failed; what failed and nobody else has done is undone."""
+    deeds = keyed.there.deeds
+    deeds["x", 1] = keyed.there.fail
+    deeds["x", 2] = gate = Gate(keyed.there.fail)
+    first, came = keyed.begun("a")
+    try:
+        assert gate.begun.wait(60)
+        del deeds["x", 1]
+        assert keyed.run("b", ids=[1], last=False).status == "completed"
+    finally:
+        gate.go.set()
+        first.join()
+    assert (came[0].status, came[0].compensation) == ("failed", "completed")
+    assert keyed.there.calls == ["do 1 x", "do 2 x", "do 1 x", "undo 2"]
+    assert keyed.run("c", ids=[1], last=False).status == "completed"
+    assert keyed.there.calls[4:] == []
+
+
+def test_a_row_that_another_run_is_at_is_not_undone_meanwhile(keyed):
+    """C-20, C-21: to undo it is a conflict, which keeps no other row from being undone."""
+    deeds = keyed.there.deeds
+    deeds["x", 1] = keyed.there.fail
+    deeds["x", 2] = gate = Gate(keyed.there.fail)
+    theirs = Gate()
+    first, came = keyed.begun("a")
+    try:
+        assert gate.begun.wait(60)
+        deeds["x", 1] = theirs
+        other, done = keyed.begun("b", ids=[1], last=False)
+        assert theirs.begun.wait(60)
+        gate.go.set()
+        first.join()
+    finally:
+        gate.go.set()
+        theirs.go.set()
+        first.join()
+    other.join()
+    assert (came[0].status, came[0].compensation) == ("failed", "failed")
+    assert "1 row of 2 could not be undone (1): " in came[0]["each"].error
+    assert "the work of keyed.each for this key is in progress" in came[0]["each"].error
+    assert (done[0].status, keyed.there.calls) == ("completed", ["do 1 x", "do 2 x", "do 1 x", "undo 2"])
+
+
+# --- after a kill ---
+
+MANY = 8
+KILLED_FUNCTIONS = f"""\
+import os, signal
+from pathlib import Path
+HERE = Path(__file__).parent
+def note(line):
+    with open(HERE / "log", "a") as file:
+        file.write(line + "\\n")
+def die_once(name):
+    if (HERE / name).exists():
+        (HERE / name).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+def rows():
+    return {{"rows": [*range({MANY})]}}
+def one(id):
+    if id == 4:
+        die_once("die")
+    note(f"do {{id}}")
+    return {{"ticket": f"t{{id}}"}}
+def undo(ticket):
+    note(f"undo {{ticket}}")
+    if ticket == "t1":
+        die_once("die undoing")
+"""
+KILLED = """\
+name: killed
+steps:
+  - id: rows
+    component: python
+    config: {call: "MODULE:rows"}
+  - id: each
+    component: python
+    for_each: {items: "${steps.rows.outputs.rows}", concurrency: 1}
+    config: {call: "MODULE:one", args: {id: "${item}"}}
+    compensate: {component: python, config: {call: "MODULE:undo", args: {ticket: "${steps.each.outputs.ticket}"}}}
+"""
+WITH_A_KEY = KILLED.replace(
+    '    config: {call: "MODULE:one"', '    idempotency: {key: "row-${item}"}\n    config: {call: "MODULE:one"'
+)
+
+
+class Killed:
+    """Runs of a pipeline in processes of their own, and what is on record and in the log of them."""
+
+    def __init__(self, project, app):
+        self.project, self.app = project, app
+        project.functions(KILLED_FUNCTIONS)
+
+    def write(self, text):
+        path = self.project.root / "pipeline.yaml"
+        path.write_text('oml_version: "0.1.0"\n' + text.replace("MODULE", self.project.module))
+
+    def on(self, name):
+        (self.project.root / name).touch()
+
+    def __call__(self, line):
+        """A command: its exit code, and what it has printed as JSON."""
+        words = [*line.split(), "--json", "--app", self.app.name, "--store", self.app.store_url]
+        command = [sys.executable, "-m", "outlast.cli", *words]
+        env = {**os.environ, "NO_COLOR": "1"}
+        with Forked(command, cwd=self.project.root, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
+            out, err = process.communicate()
+        assert process.returncode in {0, 3, 5, -signal.SIGKILL}, err
+        return process.returncode, json.loads(out) if out else None
+
+    @property
+    def log(self):
+        return (self.project.root / "log").read_text().splitlines()
+
+    def on_record(self, pipeline, status="succeeded"):
+        """The keys of the rows that have ended so."""
+        store = open_store(self.app.store_url, app=self.app.name)
+        try:
+            (run,) = [run for run in store.runs() if run.pipeline == pipeline]
+            return [row.key for row in store.items(run.number, status)]
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def killed(project, app):
+    return Killed(project, app)
+
+
+def test_rows_that_a_key_remembers_are_undone_although_their_ends_were_lost(killed):
+    """C-20, C-21: the process died before their ends were on record; they are undone with what they put out, and are free then."""
+    killed.write(WITH_A_KEY)
+    killed.on("die")
+    assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    assert len(killed.on_record("killed.each")) < 4
+    code, document = killed("cancel k --compensate")
+    assert (code, document["status"], document["undone"]) == (3, "cancelled", ["each"])
+    assert killed.log == [*(f"do {id_}" for id_ in range(4)), *(f"undo t{id_}" for id_ in (3, 2, 1, 0))]
+    # The fifth was begun, and nothing tells more.
+    assert killed.on_record("killed.each.undo", "skipped") == ["4"]
+    assert document["why"] == (
+        "cancelled: 1 of 2 steps succeeded; undone: each; nobody knows whether 1 row of each was done, so it is not undone"
+    )
+    assert killed("run pipeline.yaml --run-key other")[0] == 0
+    assert killed.log[8:] == [f"do {id_}" for id_ in range(MANY)]
+
+
+def test_rows_that_a_key_remembers_are_undone_after_a_second_kill(killed):
+    """C-20, C-21: the same, where what undoes them dies, too, and goes on."""
+    killed.write(WITH_A_KEY)
+    killed.on("die")
+    assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    killed.on("die undoing")
+    assert killed("cancel k --compensate") == (-signal.SIGKILL, None)
+    code, document = killed("cancel k --compensate")
+    assert (code, document["status"], document["undone"]) == (3, "cancelled", ["each"])
+    times = Counter(line for line in killed.log if line.startswith("undo"))
+    assert (set(times), times["undo t1"]) == ({f"undo t{id_}" for id_ in range(4)}, 2)
+    assert max(times.values()) <= 2
+
+
+def test_rows_of_which_nobody_knows_are_told(killed):
+    """C-21: without a key, what has no end on record may have been done; it is neither undone nor kept from who reads."""
+    killed.write(KILLED)
+    killed.on("die")
+    assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    done = killed.on_record("killed.each")
+    code, document = killed("cancel k --compensate")
+    assert (code, document["status"]) == (3, "cancelled")
+    assert killed.log[4:] == [f"undo t{id_}" for id_ in reversed(done)]
+    unknown = [str(id_) for id_ in range(MANY) if str(id_) not in done]
+    assert sorted(killed.on_record("killed.each.undo", "skipped")) == unknown
+    said = f"nobody knows whether {len(unknown)} rows of each were done, so they are not undone"
+    undone = "undone: each; " if done else ""
+    assert document["why"] == f"cancelled: 1 of 2 steps succeeded; {undone}{said}"
+    assert killed("runs show k")[1]["why"] == document["why"]
+    assert document["compensation"] == ("completed" if done else "none")

@@ -229,7 +229,19 @@ def test_a_canary_that_no_worker_takes_leaves_the_others(app, send):
     app.store.drop_lease(hands.lease)
     done = app.dead_letters.replay(pipeline="send", canary=1)
     assert (len(done.requeued), len(done.left), done.canary) == (1, 1, "unknown")
-    assert done.why == "1 job of the canary requeued; no worker is there to do them; 1 other left open."
+    assert done.why == "1 job of the canary requeued; no worker is there to do it; 1 other left open."
+
+
+def test_a_canary_of_all_letters_is_waited_for_too(app, send):
+    """With fewer letters than the canary may have, it is all of them; whether they succeed is told all the same."""
+    for name in "ab":
+        send.enqueue(name)
+    hands = Hands(app)
+    hands.fail()
+    app.store.drop_lease(hands.lease)
+    done = app.dead_letters.replay(pipeline="send", canary=20)
+    assert (len(done.requeued), dict(done.left), done.canary) == (2, {}, "unknown")
+    assert done.why == "2 jobs of the canary requeued; no worker is there to do them."
 
 
 # --- in a shell ---

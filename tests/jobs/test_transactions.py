@@ -311,6 +311,21 @@ def test_a_job_that_was_rolled_back_never_becomes_another_one(app):
             asked()
 
 
+def test_a_job_that_was_rolled_back_is_not_one_that_was_enqueued_without_a_transaction(app):
+    """As above, for whoever comes within the same millisecond: its number is the same, its instant is not."""
+    send = job_of(app)
+    for _ in range(20):
+        with plain(app, "commit") as connection:
+            gone = send.options(transaction=connection).enqueue("a")
+            connection.rollback()
+        there = send.enqueue("b")
+        assert there.status == "queued"
+        assert gone != there
+        with pytest.raises(outlast.JobNotFound):
+            _ = gone.status
+        assert app.jobs.get(there.id) == there
+
+
 def test_many_jobs_in_a_transaction_take_few_statements_and_keep_their_order(app):
     """Fifty at a time, the first given with the smallest id; keys go one by one."""
     send = job_of(app)

@@ -232,7 +232,9 @@ def _tell(home: Home, result: FlowResult, wishes: Wishes, signalled: Code | None
     views = Views(home.store)
     try:
         record = views.of(result)
-        report = replace(views.flows.report(record), why=result.why, status=result.status, reason=result.reason)
+        report = views.flows.report(record)
+        why = report.why if report.by_hand else result.why  # which does not know what was undone by hand
+        report = replace(report, why=why, status=result.status, reason=result.reason)
     except StoreError:
         if not result.steps or wishes.as_json:
             raise
@@ -429,7 +431,11 @@ def cancel_flow(
         worker = views.worker(record)
         report = views.flows.report(record)
         left = record.status == "cancelled" and bool(report.standing or report.undoing)
-        if record.status in {"completed", "cancelled"} and worker is None and not (left and compensate):
+        settled = record.status == "cancelled" and bool(report.by_hand)  # which is told once more
+        if record.status == "cancelled" and worker is None and compensate and not (left or settled):
+            say(f"{called} is cancelled already, and nothing of it is left to undo.")
+            return
+        if record.status in {"completed", "cancelled"} and worker is None and not (compensate and (left or settled)):
             stands = f" Still stands: {', '.join(report.standing)}." if left and report.standing else ""
             half = "".join(f" {line}" for line in half_told(report)) if left else ""
             way = f" {_way_to_undo(report, stored_at(views, wishes.store))}" if left else ""
@@ -505,12 +511,11 @@ def _undo(
 
 
 def _go_back(plan: FlowPlan, home: Home, wishes: Wishes) -> None:
-    """As `_go`, where to be cancelled is what was asked for: 0 if all is undone."""
+    """As `_go`, where to be cancelled is what was asked for: 0 if all is undone, 3 if nobody knows of some rows."""
     with or_way_out():
         result, signalled = _worked(plan, home, wishes)
         views = Views(home.store)
         report = views.flows.report(views.of(result))
-        # One whose dead letter was put away was undone by hand.
-        stands = [name for name in report.not_undone if report[name].dead_letter is not None]
-        over = signalled is None and result.status == "cancelled" and not stands
-        _print(report, views, wishes, Code.COMPLETED if over else signalled or exit_code(result))
+        over = signalled is None and result.status == "cancelled" and not report.not_undone
+        done = Code.PARTIAL if report.unknown_rows else Code.COMPLETED
+        _print(report, views, wishes, done if over else signalled or exit_code(result))

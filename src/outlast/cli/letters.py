@@ -719,7 +719,7 @@ def _replay_jobs(
             hint(no_worker(stored_at(views, store)))
     if done.canary == "failed":
         raise typer.Exit(Code.FAILED)
-    if done.left:
+    if done.left or done.canary == "unknown":
         raise typer.Exit(Code.PARTIAL)
 
 

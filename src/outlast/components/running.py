@@ -29,6 +29,7 @@ from outlast.kernel.clock import here
 from outlast.kernel.redact import error_text, mask_known, remember_secret
 from outlast.observe import emit, listening
 from outlast.settings.names import attribute
+from outlast.verdicts import mark_begun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,7 +238,9 @@ def do_work(component: Component, config: Mapping[str, Any], context: StepContex
     outputs = {} if came is None else came
     wrong = _wrong(component, outputs)
     if wrong:
-        raise PermanentFailure(f"{component.name} put out {wrong}", error_class="code_error")
+        unfit = PermanentFailure(f"{component.name} put out {wrong}", error_class="code_error")
+        mark_begun(unfit)  # its work is done all the same
+        raise unfit
     return dict(outputs)
 
 

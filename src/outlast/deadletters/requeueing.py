@@ -31,10 +31,11 @@ def requeue(store: Store, jobs: Mapping[str, str], canary: Sequence[str], *, fro
     left: dict[str, str] = {}
     requeued = _requeued(store, {letter: jobs[letter] for letter in canary}, left, from_start=from_start)
     others = {letter: job for letter, job in jobs.items() if letter not in set(canary)}
-    end, said = _end(store, requeued) if canary and others else (None, "")
+    end, said = _end(store, requeued) if canary else (None, "")
     if end in {"failed", "unknown"}:
         left |= dict.fromkeys(others, said)
-        why = f"{counted(len(requeued), 'job')} of the canary requeued; {said}; {counted(len(others), 'other')} left open."
+        open_still = f"; {counted(len(others), 'other')} left open" if others else ""
+        why = f"{counted(len(requeued), 'job')} of the canary requeued; {said}{open_still}."
         return ReplayedJobs(requeued=tuple(requeued), left=left, why=why, canary=end)
     requeued += _requeued(store, others, left, from_start=from_start)
     anew = " from the start" if from_start and requeued else ""
@@ -79,6 +80,7 @@ def _end(store: Store, jobs: Iterable[str]) -> tuple[Literal["succeeded", "faile
     waiting = [int(job) for job in jobs]
     if not waiting:
         return "unknown", "none of them could be requeued"
+    them = "it" if len(waiting) == 1 else "them"
     while True:
         rows = {job: store.job(job) for job in waiting}
         for job, row in rows.items():
@@ -94,10 +96,10 @@ def _end(store: Store, jobs: Iterable[str]) -> tuple[Literal["succeeded", "faile
         if not waiting:
             return "succeeded", ""
         if not any(worker.alive for worker in store.workers()):
-            return "unknown", "no worker is there to do them"
+            return "unknown", f"no worker is there to do {them}"
         if any(row is not None and row.status != "queued" for row in rows.values()):
             untaken = clock.monotonic() + _UNTAKEN
         elif clock.monotonic() >= untaken:
-            return "unknown", f"no worker took them within {_UNTAKEN:g} s"
+            return "unknown", f"no worker took {them} within {_UNTAKEN:g} s"
         clock.sleep(wait)
         wait = min(_LAST_LOOK, wait * _GROWTH)

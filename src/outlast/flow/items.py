@@ -46,6 +46,7 @@ from outlast.flow.rows import (
     key_of_rows,
     keys_of,
     not_known,
+    outputs_of,
     record_of,
     remembering,
     undone_by_row,
@@ -77,10 +78,12 @@ if TYPE_CHECKING:
     from outlast.pipeline.view import RunView
     from outlast.spec.manifest import ManifestStep
     from outlast.store import Store
+    from outlast.store.idempotency import KeyRecord
     from outlast.store.records import ItemRow, RunRecord
 
 _PAGE = 500
 _PIPELINE = "pipeline"
+_REFUSED = frozenset({"idempotency_conflict", "idempotency_mismatch"})  # by a key, before anything was called
 # Somebody replays letters of the run by hand, or an attempt that nobody waits for any more has not wound down yet.
 _TAKEN = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.5, jitter=0.0, on_errors=(LeaseLost,))
 
@@ -666,12 +669,12 @@ class _Undo(_OfItems):
         number, record = before
         rows = self.rows()
         undone, key = self.undone(self.key(number))
-        entries = [entry for entry in self._entries(rows, record) if entry["key"] not in undone]
+        entries = [entry for entry in self._entries(rows, number, record) if entry["key"] not in undone]
         if not entries:
             return {}
         guard = guard_of(self.step, what="compensation", home=there.home)
         name = f"{self.name}.undo"
-        undo = RowUndo(work, self.component(work.component_name), guard, self.values)
+        undo = RowUndo(work, self.component(work.component_name), guard, self.values, lost=self.lose)
         pipeline = self.pipeline(undo, guard, name, failure_budget=1.0, min_success_rate=0.0)
         plan = pipeline._plan(  # noqa: SLF001 - a run that winds down with the flow
             run_key=key,
@@ -690,12 +693,16 @@ class _Undo(_OfItems):
             raise self._stands(key, result)
         return {}
 
-    def _entries(self, rows: list[Any], record: RunRecord) -> list[dict[str, Any]]:
-        """The rows that were done, with what was put out for each, the last one first; with `when: started` those that were begun, too."""
+    def _entries(self, rows: list[Any], number: int, record: RunRecord) -> list[dict[str, Any]]:
+        """
+        The rows that were done, with what was put out for each, the last one first; with `when: started` those that were begun,
+        too, else those of which nobody knows whether they were done, which is on record then.
+        """
         keys = keys_of(rows, key_of_rows(rows, self.step.work["for_each"].get("key"), self.there.hidden))
         places = {key: place for place, key in enumerate(keys)}
         begun = self.step.work["compensate"]["when"] == "started"
         found: dict[int, dict[str, Any]] = {}
+        failed: dict[int, ItemRow] = {}
         ended: set[int] = set()
         marks = Marks(self.work, self.values)
         for row in self.items(record):
@@ -709,12 +716,66 @@ class _Undo(_OfItems):
                     if kept.get("marks", {}).get("row") not in {None, marks.of_row(rows[place])}:
                         raise self._not_known_now(row.key, f"is not what it was when {self.step.id} did it")
                     found[place] = {"key": row.key, "item": rows[place], "outputs": kept["outputs"]}
-            elif begun and row.status in {"dlq", "failed"}:
-                found[place] = {"key": row.key, "item": rows[place]}
-        if begun:
-            for place in self._under_way(record, [place for place in range(len(rows)) if place not in ended]):
-                found[place] = {"key": keys[place], "item": rows[place]}
+            elif row.status in {"dlq", "failed"}:
+                failed[place] = row
+        open_ = [place for place in range(len(rows)) if place not in ended]
+        if "idempotency" in self.step.work:
+            more = self._by_key(rows, record, failed, open_, begun=begun)
+        elif begun:
+            more = {place: {} for place in (*failed, *self._under_way(number, record, open_))}
+        else:
+            more = {place: {"unknown": True} for place in (open_ if self._cut_off(number, record) else ())}
+        found |= {place: {"key": keys[place], "item": rows[place]} | said for place, said in more.items()}
         return [found[place] for place in sorted(self._once(found), reverse=True)]
+
+    def _by_key(
+        self, rows: list[Any], record: RunRecord, failed: Mapping[int, ItemRow], open_: list[int], *, begun: bool
+    ) -> dict[int, dict[str, Any]]:
+        """
+        Rows without a success on record that are to be undone by what their idempotency keys tell. A key remembers at once
+        what this run did. What another run has done under it is that run's, and a row that its key refused was never called.
+        """
+        us, codec = self.there.record.id, self.there.home.codec
+        found: dict[int, dict[str, Any]] = {}
+        for place, known in self._known(rows, [*failed, *open_]):
+            ours = known is not None and known.holder == us
+            if place in failed and not self._was_called(record, failed[place]):
+                continue
+            if known is not None and known.state == "succeeded":
+                if ours:
+                    found[place] = {"outputs": outputs_of(known.outputs, codec)}
+            elif begun:
+                # Whether another run is at it now is asked when it is undone.
+                if place in failed or ours or (known is not None and self._was_tried(record, place)):
+                    found[place] = {}
+            elif ours and known is not None and known.state == "in_progress" and place not in failed:
+                found[place] = {"unknown": True}
+        return found
+
+    def _known(self, rows: list[Any], places: list[int]) -> Iterator[tuple[int, KeyRecord | None]]:
+        """What is on record of the keys of these rows."""
+        store = self.there.store
+        for first in range(0, len(places), _PAGE):
+            digests: dict[int, str] = {}
+            scope = ""
+            for place in places[first : first + _PAGE]:
+                try:
+                    scope, digests[place], _ = record_of(self.work, self.values.with_row(rows[place]))
+                except PermanentFailure:  # without a key it was never called
+                    continue
+            known = keep_trying(partial(store.key_records, scope, [*digests.values()]), "the store")
+            yield from ((place, known.get(digest)) for place, digest in digests.items())
+
+    def _was_called(self, record: RunRecord, row: ItemRow) -> bool:
+        """Whether a row that failed was ever called: its key may have refused every attempt."""
+        refused = row.failure is not None and row.failure.error_class in _REFUSED
+        return not refused or self._was_tried(record, row.seq)
+
+    def _was_tried(self, record: RunRecord, seq: int) -> bool:
+        """Whether an attempt is on record that was not refused by the key."""
+        store = self.there.store
+        attempts = keep_trying(lambda: store.attempts(record.number, seq), "the store")
+        return any(one.error_class not in _REFUSED for one in attempts)
 
     @staticmethod
     def _not_known_now(key: str, why: str) -> PermanentFailure:
@@ -726,19 +787,24 @@ class _Undo(_OfItems):
         if "idempotency" not in self.step.work:
             return found
         first: dict[str, int] = {}
-        for place in sorted(found):
+        # The one that was done is the one that has put out something, and that on record as done before that known by its key.
+        for place in sorted(found, key=lambda one: "outputs" not in found[one]):
             _, digest, _ = record_of(self.work, self.values.with_row(found[place]["item"]))
             first.setdefault(digest, place)
         return first.values()
 
-    def _under_way(self, record: RunRecord, open_: list[int]) -> list[int]:
+    def _cut_off(self, number: int, record: RunRecord) -> bool:
         """
-        Rows without an end that were begun. Of a process that has died nobody knows: all that it had read may be.
+        Whether a process has died while it did the rows of this round. What it had read and begun is on record only with the
+        ends of rows, some at a time: any row without an end may have been done.
         """
+        return record.status == "running" or ("do", "crashed", number) in self.history()
+
+    def _under_way(self, number: int, record: RunRecord, open_: list[int]) -> list[int]:
+        """Rows without an end that were begun. Of a process that has died nobody knows: all may be."""
         store = self.there.store
-        if record.status == "running":
-            read: int = keep_trying(lambda: store.shard_state(record.number, 0), "the store").read
-            return [place for place in open_ if place < read]
+        if self._cut_off(number, record):
+            return open_
         tried = keep_trying(lambda: store.attempted(record.number, open_), "the store")
         return [place for place in open_ if place in tried]
 

@@ -42,6 +42,7 @@ class Progress:
     undo: dict[str, FlowStep] = field(default_factory=dict)
     cancelling: bool = False
     redoing: set[str] = field(default_factory=set)  # to be done again, as soon as what stands of them is undone
+    by_hand: frozenset[str] = frozenset()  # could not be undone, and somebody has done that since; for reports
 
     def put(self, rows: Iterable[FlowStep]) -> None:
         """What is on record now."""
@@ -125,6 +126,7 @@ class Progress:
             row is None
             or "compensate" not in row.definition["work"]
             or (undo is not None and undo.state == "succeeded")
+            or name in self.by_hand
         ):
             return False
         return row.state == "succeeded" or _may_stand(row)
@@ -144,7 +146,7 @@ class Progress:
 
     def not_undone(self) -> list[str]:
         """Steps that could not be undone, in the order of the manifest."""
-        return [name for name, row in self.undo.items() if row.state == "failed"]
+        return [name for name, row in self.undo.items() if row.state == "failed" and name not in self.by_hand]
 
     def compensation(self, alone: Collection[str] = ()) -> Literal["none", "begun", "completed", "failed"]:
         """What came of undoing; `alone` are the steps of which nothing was this run's to undo."""
@@ -152,7 +154,8 @@ class Progress:
             return "failed"
         if self.half_undone():
             return "begun"
-        if not any(row.state == "succeeded" and name not in alone for name, row in self.undo.items()):
+        undone = {name for name, row in self.undo.items() if row.state == "succeeded"} | self.by_hand
+        if undone.issubset(alone):
             return "none"
         return "begun" if (self.failed or self.cancelling) and self.to_undo() else "completed"
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _OVER = frozenset({"completed", "failed", "cancelled"})
 NOTHING: Mapping[str, StepStatus] = MappingProxyType({})
+#: Why a row was left as it is when its step was undone.
+UNKNOWN = "nobody knows whether it was done"
+_PAGE = 500
 
 
 def manifest_of(record: RunRecord) -> Manifest:
@@ -80,18 +83,33 @@ def result_of_record(
     return FlowResult(steps=steps, error=error, **fields)
 
 
-def left_alone(store: Store, record: RunRecord, progress: Progress) -> dict[str, StepStatus]:
+class LeftAlone(dict[str, "StepStatus"]):
+    """
+    Steps of which nothing was this run's to undo. `unknown` are, by the ids of their steps, how many rows nobody knows of
+    whether they were done: they were not undone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown: dict[str, int] = {}
+
+
+def left_alone(store: Store, record: RunRecord, progress: Progress) -> LeftAlone:
     """
     Steps that are on record as undone row by row, and had no row that was this run's to undo, with what they are in truth: as
     they were, and ``cached`` if their rows were known by their keys.
     """
-    found: dict[str, StepStatus] = {}
+    found = LeftAlone()
     last = max((row.round for row in (*progress.do.values(), *progress.undo.values())), default=1)
     for name, undo in progress.undo.items():
-        if undo.state != "succeeded" or undo.definition["work"].get("compensate", {}).get("per") != "row":
+        ended = undo.state in {"succeeded", "failed"}
+        if not ended or undo.definition["work"].get("compensate", {}).get("per") != "row":
             continue
         rows = _newest_rows(store, record, name, last)
-        if rows is not None and store.find_run(f"{rows.pipeline}.undo", f"{rows.run_key}/undo") is not None:
+        undos = [] if rows is None else _undos(store, rows)
+        if undos and (unknown := _unknown(store, undos[-1])):
+            found.unknown[name] = unknown
+        if undo.state == "failed" or not all(0 < run.counts.total == found.unknown.get(name, 0) for run in undos):
             continue
         status = _status(progress.do.get(name), None, over=True)
         if status == "compensated":
@@ -107,6 +125,29 @@ def _newest_rows(store: Store, record: RunRecord, step: str, last: int) -> RunRe
         if (found := store.find_run(f"{record.pipeline}.{step}", key)) is not None:
             return found
     return None
+
+
+def _undos(store: Store, rows: RunRecord) -> list[RunRecord]:
+    """The runs that undo rows, the newest last: what could not be undone at first has one of its own."""
+    found: list[RunRecord] = []
+    while True:
+        key = f"{rows.run_key}/undo" + (f"/{len(found) + 1}" if found else "")
+        run = store.find_run(f"{rows.pipeline}.undo", key)
+        if run is None:
+            return found
+        found.append(run)
+
+
+def _unknown(store: Store, undo: RunRecord) -> int:
+    """How many rows an undoing has left as they are, because nobody knows of them."""
+    many, after = 0, None
+    while undo.counts.skipped:  # what undoes a row may leave it, too
+        page = store.items(undo.number, status="skipped", after=after, limit=_PAGE)
+        many += sum(row.reason == UNKNOWN for row in page)
+        if len(page) < _PAGE:
+            break
+        after = page[-1].seq
+    return many
 
 
 def open_letters(steps: Sequence[StepRow]) -> int:
@@ -218,6 +259,7 @@ def in_words(
     undoing of a step's rows is.
     """
     half = progress.half_undone()
+    unknown = alone.unknown if isinstance(alone, LeftAlone) else {}
     states = {step.id: alone.get(step.id) or progress.state(step.id) for step in progress.manifest.steps}
     done = sum(state in DONE and name not in half for name, state in states.items())
     said = f"{done} of {counted(len(states), 'step')} succeeded"
@@ -236,8 +278,11 @@ def in_words(
     undone = [name for name, row in progress.undo.items() if row.state == "succeeded" and name not in alone]
     if undone:
         parts.append(f"undone: {', '.join(undone)}")
-    elif alone:
+    elif {*alone} - {*unknown}:
         parts.append("nothing was this run's to undo")
+    for name, many in unknown.items():
+        were, they = ("was", "it is") if many == 1 else ("were", "they are")
+        parts.append(f"nobody knows whether {counted(many, 'row')} of {name} {were} done, so {they} not undone")
     if left := progress.not_undone():
         parts.append(f"could not be undone and still stands: {', '.join(left)}")
     parts += half_in_words(progress, rows or {}, at_work=status == "running")
@@ -252,7 +297,7 @@ def in_words(
         standing = progress.standing()
         if standing:
             parts.append(f"still stands: {', '.join(standing)}")
-        elif not half:
+        elif not half and not unknown:
             parts.append("nothing is left that could be undone")
     elif status != "running":
         parts.append(f"run it again with run_key={key!r} to go on")

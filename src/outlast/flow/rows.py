@@ -24,12 +24,13 @@ from outlast.components.running import NO_ROW, Place, StepContext, do_work, in_c
 from outlast.errors import LeaseLost, PermanentFailure
 from outlast.flow.filling import Values
 from outlast.flow.outputs import Outputs, keep
+from outlast.flow.record import UNKNOWN
 from outlast.flow.steps import _key_secret
 from outlast.kernel.clock import ahead_us, here
 from outlast.observe import emit, listening
 from outlast.pipeline.keys import Keys
 from outlast.pipeline.record.writer import as_row
-from outlast.pipeline.stages import Snooze
+from outlast.pipeline.stages import Skip, Snooze
 from outlast.spec.manifest import fingerprint as fingerprint_of
 from outlast.spec.references import in_text, parse, references_in
 from outlast.store.idempotency import IdempotencyConflict, IdempotencyMismatch, KeyDone, key_digest
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from outlast.components.describing import Component
     from outlast.flow.steps import Pass, StepWork
+    from outlast.store.codec import Codec
     from outlast.store.idempotency import KeyBegun
 
 _GONE = 3600.0  # seconds for which a row that must not go on is put off: the run winds down long before
@@ -167,8 +169,18 @@ def _differs(value: Any) -> bool:
 class _OfRow:
     """What both have in common: the component, and where it works."""
 
-    def __init__(self, work: StepWork, component: Component, guard: Guard, values: Values) -> None:
+    def __init__(
+        self,
+        work: StepWork,
+        component: Component,
+        guard: Guard,
+        values: Values,
+        *,
+        lost: Callable[[LeaseLost], object],
+    ) -> None:
+        """`lost` is told that the flow is another process's now."""
         self.__name__ = work.step.id  # the stage is called so
+        self._lost = lost
         self.work = work
         self.values = values
         self.template = work.template
@@ -225,6 +237,38 @@ class _OfRow:
             ),
         )
 
+    def _asked(self, ask: Callable[..., Any], *key: str) -> Any:
+        """What the store says to who wants to begin something under a key; its refusals are raised."""
+        there = self.work.pass_
+
+        def asked() -> Any:
+            try:
+                return ask(
+                    *key,
+                    holder=there.record.id,
+                    lease=there.lease,
+                    dead=certainly_dead,
+                    ahead_us=ahead_us(),
+                )
+            except (IdempotencyConflict, IdempotencyMismatch) as said:  # which is not the store's own trouble
+                return said
+
+        begun = self._ours(asked)
+        if isinstance(begun, Exception):
+            raise begun
+        return begun
+
+    def _ours(self, write: Callable[[], Any]) -> Any:
+        """
+        Write under the flow's lease. If that is lost, it is neither this row's failure nor its end: the run winds down,
+        and whoever has the flow now goes on with it.
+        """
+        try:
+            return keep_trying(write, "the store")
+        except LeaseLost as lost:
+            self._lost(lost)
+            raise Snooze(_GONE) from None
+
 
 class RowDeed(_OfRow):
     """
@@ -244,10 +288,9 @@ class RowDeed(_OfRow):
         lost: Callable[[LeaseLost], object],
         instead: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None,
     ) -> None:
-        """`lost` is told that the flow is another process's now; `instead` does the work if no component of its own does."""
-        super().__init__(work, component, guard, values)
+        """`instead` does the work if no component of its own does."""
+        super().__init__(work, component, guard, values, lost=lost)
         self._carried = carried
-        self._lost = lost
         self._instead = instead
         self._takes_row = component.takes_row and not names_row([self.template, self.inputs])
         self._idempotency = work.step.work.get("idempotency")
@@ -311,44 +354,12 @@ class RowDeed(_OfRow):
                     self._turns[digest] = (lock, waiting - 1)
 
     def _begin(self, scope: str, digest: str, config: str) -> KeyBegun | KeyDone:
-        there = self.work.pass_
-
-        def ask() -> Any:
-            try:
-                return there.store.begin_key(
-                    scope,
-                    digest,
-                    config,
-                    holder=there.record.id,
-                    lease=there.lease,
-                    dead=certainly_dead,
-                    ahead_us=ahead_us(),
-                )
-            except (IdempotencyConflict, IdempotencyMismatch) as said:  # which is not the store's own trouble
-                return said
-
-        begun = self._ours(ask)
-        if isinstance(begun, Exception):
-            raise begun
-        return begun  # type: ignore[no-any-return]
-
-    def _ours(self, write: Callable[[], Any]) -> Any:
-        """
-        Write under the flow's lease. If that is lost, it is neither this row's failure nor its end: the run winds down,
-        and whoever has the flow now goes on with it.
-        """
-        try:
-            return keep_trying(write, "the store")
-        except LeaseLost as lost:
-            self._lost(lost)
-            raise Snooze(_GONE) from None
+        return self._asked(self.work.pass_.store.begin_key, scope, digest, config)  # type: ignore[no-any-return]
 
     def _hit(self, done: KeyDone) -> dict[str, Any]:
         """The outputs of who did the work. What an attempt of this run did before it crashed is this run's own."""
         there = self.work.pass_
-        found: dict[str, Any] = {"outputs": {}}
-        if done.outputs is not None:
-            found["outputs"] = dict(Outputs(done.outputs, there.home.codec, lambda _: None))
+        found: dict[str, Any] = {"outputs": outputs_of(done.outputs, there.home.codec)}
         if done.holder != there.record.id:
             found["cached"] = True
             self._tell_hit(done)
@@ -381,6 +392,11 @@ def undone_by_row(work: StepWork) -> bool:
     return bool(work.step.work.get("compensate", {}).get("per") == "row")
 
 
+def outputs_of(data: bytes | None, codec: Codec) -> dict[str, Any]:
+    """What a row has put out, by what is on record with its key."""
+    return {} if data is None else dict(Outputs(data, codec, lambda _: None))
+
+
 def record_of(work: StepWork, values: Values, row: Any = NO_ROW) -> tuple[str, str, str]:
     """
     The idempotency record of a row: what its key is one for, its digest, a fingerprint of the work. `row`: what the
@@ -397,11 +413,13 @@ def record_of(work: StepWork, values: Values, row: Any = NO_ROW) -> tuple[str, s
 class RowUndo(_OfRow):
     """
     Undoes one row. It is given the row's entry: its key, the `item`, and `outputs`, unless it failed after it was begun.
-    References to the step's own outputs are to those of the row.
+    References to the step's own outputs are to those of the row. One that is `unknown` is left as it is, and on record as that.
     """
 
     def __call__(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         work, there = self.work, self.work.pass_
+        if entry.get("unknown"):
+            raise Skip(UNKNOWN)
         row = entry["item"]
         values = self.values.with_row(row, own_outputs=(work.step.id, entry.get("outputs", {})))
         config = values.fill(self.template, self.template)
@@ -409,6 +427,11 @@ class RowUndo(_OfRow):
             self._done(config, self._context(values, str(entry["key"])))
             return {}
         scope, digest, _ = record_of(work, self.values.with_row(row))
+        if "outputs" not in entry:
+            # Nobody else begins what was begun here, until it is undone.
+            held = self._asked(there.store.hold_key, scope, digest)
+            if isinstance(held, KeyDone) and held.holder != there.record.id:
+                return {}  # that run's, since a moment ago
         self._done(config, self._context(values, digest))
         keep_trying(lambda: there.store.forget_key(scope, digest, there.record.id), "the store")
         return {}

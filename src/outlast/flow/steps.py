@@ -40,7 +40,7 @@ from outlast.store.faults import StoreError
 from outlast.store.flows import StepAttempt, StepKey
 from outlast.store.idempotency import IdempotencyConflict, IdempotencyMismatch, KeyDone, key_digest
 from outlast.store.records import DeadLetterRow, from_us, to_us
-from outlast.verdicts import classify
+from outlast.verdicts import classify, has_begun, mark_begun
 from outlast.work.leases import certainly_dead
 from outlast.work.patience import keep_trying
 
@@ -455,12 +455,16 @@ class StepWork:
         state: Literal["waiting", "failed", "pending"] = "failed"
         if delay is not None or reason == "shutdown":
             state, reason = "waiting", None
+        elif self.deed == "do" and self.step.policy.get("idempotent") is False and has_begun(error):
+            reason = "ambiguous"  # whatever kept it from another attempt: a new round must not make one either
         letter = self._letter(call, error, reason) if state == "failed" else None
         told = list(self.events)
         if state == "failed" and self.deed == "undo":
             told.append(self._not_undone(error, reason))
         there, wait = self.pass_, 0.0 if delay is None else delay
         attempt = self._attempt(_outcome(error, snoozed=snoozed), error, reason)
+        if state == "failed" and self._is_left_standing(error):
+            attempt = attempt._replace(error=f"{attempt.error}; it may have been done, and nothing has undone it")
         keep_trying(
             lambda: there.store.fail_attempt(
                 there.lease,
@@ -488,6 +492,11 @@ class StepWork:
         if delay is None:
             self.end = StepEnd(state, error, reason)
         return delay
+
+    def _is_left_standing(self, error: Exception) -> bool:
+        """Whether its work may be done although it failed, and what undoes it is only for a step that came to its end."""
+        undo = self.step.work.get("compensate") if self.deed == "do" else None
+        return undo is not None and undo["when"] == "completed" and undo.get("per") != "row" and has_begun(error)
 
     def refused(self, call: StepCall | None, error: Exception, delay: float | None) -> None:
         """Nothing was called, and this is why: on record, without an attempt."""
@@ -778,6 +787,8 @@ class StepCall(Call):
         try:
             self.work.succeeded(result)
         except PermanentFailure as unfit:  # what it has put out cannot be kept
+            if self.work.items is None:  # rows and items are on record by themselves, and are not done again
+                mark_begun(unfit)
             self.interrupted(GeneratorExit())
             self._finish(unfit, classify(unfit), "permanent", self.world.clock.monotonic())
             self.work.failed(self, unfit, None)

@@ -89,7 +89,7 @@ class BoundJob(Generic[P, T]):
         home = self._job.home.present
         if self._options.transaction is None:
             (done,) = home.store.enqueue([new], ahead_us=ahead_us())
-            return JobHandle(home, done.id, new=done.new)
+            return JobHandle(home, done.id, done.at_us, new=done.new)
         from outlast.jobs import transactions
 
         (made,) = transactions.enqueue(home, self._options.transaction, [new])
@@ -101,7 +101,7 @@ class BoundJob(Generic[P, T]):
         home = self._job.home.present
         if self._options.transaction is None:
             (done,) = await beside(lambda: home.store.enqueue([new], ahead_us=ahead_us()))
-            return JobHandle(home, done.id, new=done.new)
+            return JobHandle(home, done.id, done.at_us, new=done.new)
         from outlast.jobs import transactions
 
         (made,) = await transactions.aenqueue(home, self._options.transaction, [new])

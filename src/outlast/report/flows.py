@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from outlast.calls.records import add_to
 from outlast.errors import ConfigurationError, nearest
 from outlast.flow.doors import files_of, shown_manifest
+from outlast.flow.opening import is_settled
 from outlast.flow.outputs import Outputs
-from outlast.flow.progress import CUT_OFF, DONE, compared
+from outlast.flow.progress import CUT_OFF, DONE, compared, in_doubt
 from outlast.flow.record import in_words, left_alone, progress_of, result_of_record, was_cut_off
 from outlast.kernel.clock import here
 from outlast.kernel.frames import place_of
@@ -76,7 +77,7 @@ class AttemptFacts:
 class StepFacts:
     """
     One step. `status` is ``pending``, ``running``, ``waiting``, ``succeeded``, ``cached``, ``failed``, ``skipped`` (never
-    begun), ``compensating``, ``compensated`` or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
+    begun), ``compensating``, ``compensated`` (also by hand) or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
     attempt of its last round to the last one, waits included. `outputs` has the type of each. `dead_letter` is the open
     letter that tells of its failure, `rows` the newest run over its rows or items, `dead_letters` how many of these have an
     open one. `nothing_undone`: it is on record as undone, and nothing of it was this run's to undo. `undoing` is how far that
@@ -119,7 +120,7 @@ class KeptFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReport:
     """
-    What a flow's run came to, and why. `undone` are the steps that were undone, `not_undone` those that could not be,
+    What a flow's run came to, and why. `undone` are the steps that were undone, also by hand, `not_undone` those that could not be,
     `undoing` those whose undoing was begun and has not ended, and `standing` those that are done and could be undone.
     `compensation` is ``none``, ``begun``, ``completed`` or ``failed``. `given` are the parameters that are in no manifest and have to be given again; `unknown` says what cannot be told. `spent` is what all
     attempts at its steps have used, and those at the rows and items of its steps.
@@ -154,6 +155,9 @@ class FlowReport:
     unknown: tuple[str, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     stored: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # what a command needs to find it
+    by_hand: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # of `undone`, by somebody
+    unknown_rows: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # steps with rows that nobody knows of
+    doubted: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # may be done, and must not be done twice
 
     @property
     def verdict(self) -> str:
@@ -173,7 +177,8 @@ class FlowReport:
     def to_dict(self) -> dict[str, Any]:
         """All of it for `json.dumps`: instants are ISO 8601."""
         found: dict[str, Any] = plain(self)
-        del found["stored"]
+        for name in ("stored", "by_hand", "unknown_rows", "doubted"):
+            del found[name]
         for step in found["steps"]:
             del step["word"]
         return found
@@ -222,6 +227,8 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
     manifest = shown_manifest(record)
     rows = store.flow_steps(record.number)
     progress = progress_of(manifest, rows, record)
+    failed, stood = progress.not_undone(), progress.standing()
+    progress.by_hand = frozenset(name for name in failed if is_settled(store, progress.undo[name]))
     attempts = store.step_attempts(record.number)
     codec = _Names()
     result = result_of_record(store, codec, record, manifest)
@@ -249,9 +256,16 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         )
         for step, row in zip(manifest.steps, result.steps, strict=True)
     )
+    steps = tuple(_undone_by_hand(step) if step.id in progress.by_hand else step for step in steps)
     with store.counting(record) as count:
         passes = passes_of(count.passes())
-    undone = tuple(name for name, row in progress.undo.items() if row.state == "succeeded" and name not in alone)
+    undone = tuple(
+        name
+        for name, row in progress.undo.items()
+        if (row.state == "succeeded" and name not in alone) or name in progress.by_hand
+    )
+    why = _why(record, progress, result.dead_letters, alone, rows_in_words(steps))
+    counts = _counts(steps, progress)
     return FlowReport(
         format=FORMAT,
         id=record.id,
@@ -260,7 +274,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         kind=record.kind,
         status=record.status,
         reason=record.reason,
-        why=_why(record, progress, result.dead_letters, alone, rows_in_words(steps)),
+        why=_with_hands(why, counts, progress, failed, stood),
         passes=record.passes,
         wanted=record.wanted,
         running_at=process_of(lease.owner) if at_work and lease is not None else None,
@@ -268,9 +282,9 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         finished_at=record.finished_at,
         took=_took(record, attempts),
         file=files_of(record).get("file"),
-        counts=_counts(steps, progress),
+        counts=counts,
         steps=steps,
-        compensation=result.compensation,
+        compensation=progress.compensation(alone),
         undone=undone,
         not_undone=tuple(progress.not_undone()),
         undoing=tuple(half),
@@ -285,7 +299,38 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         unknown=(_UNREADABLE,) if codec.unreadable else (),
         spent=_spent(record, [run for found in runs_over_items.values() for run in found]),
         stored=tuple(store.app_option()),
+        by_hand=tuple(name for name in undone if name in progress.by_hand),
+        unknown_rows=tuple(alone.unknown),
+        doubted=tuple(in_doubt(manifest, rows)),
     )
+
+
+def _undone_by_hand(step: StepFacts) -> StepFacts:
+    """A step that somebody has undone where its run could not: its attempts still say how that failed."""
+    return replace(step, status="compensated", error=None, error_class=None, stop_reason=None, word="undone by hand")
+
+
+def _with_hands(
+    why: str, counts: Mapping[str, int], progress: Progress, failed: Sequence[str], stood: Sequence[str]
+) -> str:
+    """
+    A sentence as it is on record, from when these could not be undone and those stood, with what somebody has undone by hand
+    since.
+    """
+    if not progress.by_hand:
+        return why
+    by_hand = [name for name in failed if name in progress.by_hand]
+    now, steps = counts["succeeded"], counted(counts["total"], "step")
+    then = now + sum(progress.state(name) in DONE for name in by_hand)
+    why = why.replace(f"{then} of {steps} succeeded", f"{now} of {steps} succeeded")
+    said = [f"undone by hand: {', '.join(by_hand)}"]
+    if left := progress.not_undone():
+        said.append(f"could not be undone and still stands: {', '.join(left)}")
+    why = why.replace(f"could not be undone and still stands: {', '.join(failed)}", "; ".join(said))
+    stands = progress.standing()
+    rest = f"still stands: {', '.join(stands)}" if stands else "nothing is left that could be undone"
+    before = f"; still stands: {', '.join(stood)}"
+    return f"{why.removesuffix(before)}; {rest}" if why.endswith(before) else why
 
 
 def _why(
@@ -685,10 +730,10 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
     elif report.status == "cancelled" and left:
         yield "To undo what is left:", f"{cancels}{_more(report)}"
     elif report.status == "failed":
-        doubt = next((step.id for step in report.steps if step.stop_reason == "ambiguous"), None)
-        if doubt is None:
+        if not report.doubted:
             yield "Once the cause is gone, go on:", again
-        else:
+        elif len(report.doubted) == 1:  # of several, to name one is refused for the others
+            (doubt,) = report.doubted
             once_more = command("resume", key, "--from-step", doubt, *missing_params(report.given))
             yield f"Look first whether {doubt} was done. If it was not, do it again:", once_more
         for name in report.not_undone:

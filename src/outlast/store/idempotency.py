@@ -25,7 +25,7 @@ from outlast.store.faults import StoreRefused, StoreUnavailable
 from outlast.store.records import from_us, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Literal
 
     from outlast.store.database import Database, Transaction
@@ -147,6 +147,29 @@ class Idempotency:
         with self._database.writing() as tx:
             return release(self._database, tx, self.app, begun, ahead_us=ahead_us)
 
+    def hold_key(
+        self, scope: str, key: str, *, holder: str, lease: Lease, dead: Callable[[str], bool], ahead_us: int = 0
+    ) -> KeyBegun | KeyDone | None:
+        """
+        The right to undo what was begun for a key, however that was configured, or what somebody has done for it since. None
+        if nothing is on record of it. `IdempotencyConflict` and `LeaseLost` as for `begin_key`.
+        """
+        database = self._database
+        with database.writing() as tx:
+            known = tx.row(
+                f"select config from outlast_idempotency where app = ? and scope = ? and key = ? {database.for_update}",
+                *(self.app, storable(scope), key),
+            )
+            if known is None:
+                return None
+            return begin(
+                *(database, tx, self.app, scope, key, known[0]),
+                holder=holder,
+                lease=lease,
+                dead=dead,
+                ahead_us=ahead_us,
+            )
+
     def forget_key(self, scope: str, key: str, holder: str) -> bool:
         """What this holder has done was undone: the record goes. False if it is not there, or somebody else's."""
         with self._database.writing() as tx:
@@ -160,6 +183,15 @@ class Idempotency:
                 *(self.app, storable(scope), key),
             )
         return None if row is None else _record(row)
+
+    def key_records(self, scope: str, keys: Iterable[str]) -> dict[str, KeyRecord]:
+        """As `key_record`, of several keys; those of which nothing is on record are not in it."""
+        database = self._database
+        rows = database.rows(
+            f"select key, {_ROW} from outlast_idempotency where app = ? and scope = ? and key {database.among}",
+            *(self.app, storable(scope), database.passed(keys)),
+        )
+        return {key: _record(row) for key, *row in rows}
 
     def prune_keys(self, *, at_most: int | None = None, ahead_us: int = 0) -> int:
         """Remove records that count no more; how many. What is in progress under a lease that stands stays."""

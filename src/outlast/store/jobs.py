@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from zlib import crc32
 
+from outlast.kernel.clock import here
 from outlast.store import compensations, turns, unique
 from outlast.store.faults import StoreRefused
 from outlast.store.finishing import Finishing
@@ -211,8 +213,10 @@ class Jobs(Finishing):
             "Only there can the job be enqueued in the same transaction; enqueue it without one, after the commit.",
             ahead_us,
         )
-        # No two of this process are the same: by their instants handles are told apart.
-        self._enqueued = now = max(present, self._enqueued + 1)
+        # By their instants handles are told apart where the number of what is rolled back is given out again. The clock there counts
+        # milliseconds: whoever enqueues in the same one has another instant, and no two of this process are the same.
+        apart = 0 if database.arrays else 1 + crc32(here.get().ids.new().encode()) % 900
+        self._enqueued = now = max(present + apart, self._enqueued + 1)
         marks = ", ".join("?" * len(_TYPES))
         made = f"insert into outlast_jobs ({_NEW}) values ({marks}) on conflict (app, kind, unique_key) where {_HELD} do nothing returning id"
         there = f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}"
@@ -247,7 +251,8 @@ class Jobs(Finishing):
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob], now: int) -> list[Enqueued]:
         plain = [place for place, job in enumerate(jobs) if job.unique_key is None]
         rows = [_values(self.app, jobs[place], now) for place in plain]
-        done = {place: Enqueued(id, True) for place, id in zip(plain, self._insert(tx, rows), strict=True)}  # noqa: A001, FBT003
+        at = None if self._database.arrays else now
+        done = {place: Enqueued(id, True, at) for place, id in zip(plain, self._insert(tx, rows), strict=True)}  # noqa: A001, FBT003
         # In the order of their keys, so that two of these never wait for each other.
         for place in sorted(set(range(len(jobs))) - done.keys(), key=lambda place: _by_key(jobs[place])):
             done[place] = self._enqueue_keyed(tx, _values(self.app, jobs[place], now))

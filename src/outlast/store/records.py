@@ -631,8 +631,8 @@ class AlikeJobs(Sequence[NewJob]):
 
 class Enqueued(NamedTuple):
     """
-    The id of a job; `new` is False for the job that had the unique key already. `at_us` is when it was enqueued, in a
-    transaction that may be rolled back: SQLite gives the id out again then.
+    The id of a job; `new` is False for the job that had the unique key already. `at_us` is when it was enqueued, where
+    another job may have, or get, its id: SQLite gives that of a transaction which is rolled back out again.
     """
 
     id: int

@@ -64,6 +64,7 @@ __all__ = [
     "canonical_name",
     "class_by_name",
     "classify",
+    "has_begun",
     "is_looked_at",
     "lineage",
     "mark_begun",
@@ -159,7 +160,7 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
     Anything else may have been done although it failed: a connection that was lost, a timeout, an error of the server, and
     whatever the call did before this error, if that is marked.
     """
-    if _has_begun(error):
+    if has_begun(error):
         return False
     # What merely happened before (an implicit context) may have been handled, and something else sent since; only
     # libraries' wrappers are known to mean it.
@@ -188,7 +189,7 @@ def mark_begun(error: BaseException) -> None:
     raised.fields(error)[_BEGUN] = True
 
 
-def _has_begun(error: BaseException) -> bool:
+def has_begun(error: BaseException) -> bool:
     link: BaseException | None = error
     for _ in range(_DEPTH):
         if link is None:

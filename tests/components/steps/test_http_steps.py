@@ -21,7 +21,7 @@ from components.steps.calling import Shelf, a_context, failure_of, outputs_of
 from outlast.components.reaching import is_public
 from outlast.components.running import StepContext
 from outlast.settings.secret import Secret
-from outlast.verdicts import classify, surely_undone
+from outlast.verdicts import classify, has_begun, surely_undone
 from servers.http import MisbehavingServer
 from tables import table
 
@@ -174,10 +174,10 @@ def test_the_body_is_read_as_the_step_says(answer, config, body):
     ],
 )  # fmt: skip
 def test_an_answer_that_is_not_what_it_must_be_fails_for_good(answer, config, said):
-    """The message has neither body nor address; what came is kept for people where it was read."""
+    """The message has neither body nor address; what came is kept for people where it was read; what was asked for may be done."""
     with Answers({"/a": answer}) as server:
-        kind, told, _ = fails(here(server), **config)
-    assert (kind, said in told, "hunter2" in told) == ("data_error", True, False)
+        kind, told, error = fails(here(server), **config)
+    assert (kind, said in told, "hunter2" in told, has_begun(error)) == ("data_error", True, False, True)
 
 
 def test_a_packed_body_that_unpacks_to_nothing_ends_all_the_same():
@@ -229,6 +229,7 @@ def test_a_status_that_is_not_expected_is_classified_by_it(status, headers, kind
         assert len(server.asked) == 1
     again = pickle.loads(pickle.dumps(error))
     assert (found, classify(again).error_class, classify(again).retry_after) == (kind, kind, wait)
+    assert has_begun(again) == (status < 400)  # nobody has said no: it may have been done
     assert said == f"GET 127.0.0.1: answered with the status {status}, which is not expected"
     assert shelf.kept == {"answer": b"hunter2"}
 
@@ -293,7 +294,9 @@ def test_each_address_on_the_way_is_checked(names):
             "/c": (302, {"location": "file:///etc/passwd"}, b""),
         }
         with Answers(answers) as server:
-            told = [fails(here(server), path, max_redirects=1)[0] for path in answers]
+            failed = [fails(here(server), path, max_redirects=1) for path in answers]
+    told = [kind for kind, _, _ in failed]
+    assert all(has_begun(error) for _, _, error in failed)  # the first request was answered
     assert (told, other.asked) == (["permission_denied", "client_error", "validation_error"], [])
 
 

@@ -21,6 +21,7 @@ from outlast.components.steps.doing import invalid, keep, request_after
 from outlast.components.steps.doing.jsons import strict
 from outlast.components.values import json_text
 from outlast.errors import OutlastError, PermanentFailure
+from outlast.verdicts import mark_begun
 
 try:
     import httpcore
@@ -88,7 +89,8 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
             leads_on = answer.status in _REDIRECTS and "location" in headers and hop < config.max_redirects
             if answer.status in config.expect.status or not leads_on:
                 return _taken(answer, headers, where, config, context, wire)
-        request = _next(request, answer.status, headers["location"])
+        with request_after(1):  # where it leads on to may be refused here, and the first one was answered
+            request = _next(request, answer.status, headers["location"])
     raise AssertionError("the last answer is taken as it is")
 
 
@@ -262,8 +264,9 @@ def _taken(
         raise refused(answer.status, headers, where)
     if config.expect.content_type is not None and not kind.startswith(config.expect.content_type.lower()):
         keep(context, "answer", beginning(answer, headers, wire))
-        message = f"{where}: expected the Content-Type to begin with {config.expect.content_type}, got: another one"
-        raise PermanentFailure(message, error_class="data_error")
+        raise unusable(
+            f"{where}: expected the Content-Type to begin with {config.expect.content_type}, got: another one"
+        )
     outputs: dict[str, Any] = {"status": answer.status, "headers": headers, "body": None}
     if config.response == "none" or config.method == "HEAD":
         return outputs
@@ -273,16 +276,21 @@ def _taken(
     except (ValueError, LookupError, RecursionError):
         keep(context, "answer", raw[:SHOWN])
         what = "JSON" if _is_json(kind, config.response) else "text"
-        raise PermanentFailure(
-            f"{where}: expected a body of {what}, got: another one", error_class="data_error"
-        ) from None
+        raise unusable(f"{where}: expected a body of {what}, got: another one") from None
     return outputs
+
+
+def unusable(message: str, error_class: str = "data_error") -> PermanentFailure:
+    """An answer came that does not say no, and nothing can be made of it: what was asked for is done, or may be."""
+    error = PermanentFailure(message, error_class=error_class)
+    mark_begun(error)
+    return error
 
 
 def refused(status: int, headers: Mapping[str, str], where: str) -> Exception:
     message = f"{where}: answered with the status {status}, which is not expected"
     if status < 400:  # nobody has failed: the answer is another one than the step was made for
-        return PermanentFailure(message, error_class="client_error")
+        return unusable(message, "client_error")
     return HttpStatusError(message, status, {name: headers[name] for name in TOLD if name in headers})
 
 
@@ -325,8 +333,7 @@ def unpacked(
         # What is short, or cannot be made smaller, is a little longer once it is packed.
         stream = _inflated(_bounded(stream, where, most + most // 100 + 1024, f"{key} ({most})"), where)
     elif packing not in ("identity", ""):
-        message = f"{where}: expected a body that is packed with gzip or deflate, got: another packing"
-        raise PermanentFailure(message, error_class="data_error")
+        raise unusable(f"{where}: expected a body that is packed with gzip or deflate, got: another packing")
     yield from _bounded(stream, where, most, f"{key} ({most})")
 
 
@@ -335,8 +342,7 @@ def _bounded(stream: Iterable[bytes], where: str, limit: int, most: str) -> Iter
     for piece in stream:
         size += len(piece)
         if size > limit:
-            message = f"{where}: expected a body of at most {most}, got: a longer one"
-            raise PermanentFailure(message, error_class="data_error")
+            raise unusable(f"{where}: expected a body of at most {most}, got: a longer one")
         yield piece
 
 
@@ -365,6 +371,4 @@ def _inflated(stream: Iterable[bytes], where: str) -> Iterator[bytes]:
     else:
         if unpack.eof or first:
             return
-    raise PermanentFailure(
-        f"{where}: expected a body that can be unpacked, got: a damaged one", error_class="data_error"
-    )
+    raise unusable(f"{where}: expected a body that can be unpacked, got: a damaged one")

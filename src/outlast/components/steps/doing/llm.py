@@ -22,7 +22,6 @@ from outlast.components.reading import missing
 from outlast.components.steps.doing import invalid, keep, request_after
 from outlast.components.steps.doing.jsons import NoValue, one_value, strict
 from outlast.components.steps.doing.rows import BREAKS, reasons_of, validator_of
-from outlast.errors import PermanentFailure
 from outlast.verdicts.rules import CODES
 
 try:
@@ -36,7 +35,7 @@ try:
 except ImportError:
     raise missing("llm.caller", "openai", "llm") from None
 
-from outlast.components.steps.doing.http import SHOWN, TOLD, beginning, encoded, headers_of, trusted, unpacked
+from outlast.components.steps.doing.http import SHOWN, TOLD, beginning, encoded, headers_of, trusted, unpacked, unusable
 from outlast.components.steps.doing.wire import Wire, as_httpx
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from outlast.components.running import StepContext
     from outlast.components.steps.llm import CallerConfig
+    from outlast.errors import PermanentFailure
 
 _PATIENCE = (
     600.0  # seconds for an answer, where no time limit is nearer: a model may think for long before its first word
@@ -132,7 +132,7 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
             with request_after(1):
                 answer = talk.ask(client)
     if answer.wrong:
-        raise PermanentFailure(f"{talk.where}: {answer.wrong}", error_class="invalid_output")
+        raise unusable(f"{talk.where}: {answer.wrong}", "invalid_output")
     bill = talk.bill
     return {
         "text": answer.text,
@@ -249,7 +249,7 @@ class _Talk:
         more = [*self.messages, {"role": "assistant", "content": answer.text}, reply]
         if self._size(more) > self.config.max_prompt_bytes:
             said = f"{self.where}: {answer.wrong}; not asked again, because the conversation would be longer than max_prompt_bytes"
-            raise PermanentFailure(said, error_class="invalid_output")
+            raise unusable(said, "invalid_output")
         self.messages = more
 
     def _kept(self) -> str:
@@ -263,7 +263,7 @@ class _Talk:
         named = f" ({clean.get('code') or clean.get('type')})" if clean else ""
         message = f"{self.where}: answered with the status {status}{named}"
         if status < 400:
-            return PermanentFailure(message, error_class="client_error")
+            return unusable(message, "client_error")
         told = {name: headers[name] for name in TOLD if name in headers}
         response = httpx.Response(status, headers=told, request=httpx.Request("POST", f"https://{self.base.host}"))
         kind = type(error) if isinstance(error, openai.APIStatusError) else openai.APIStatusError
@@ -291,9 +291,7 @@ class _Talk:
             code = failed.get("code") if isinstance(failed, dict) else None
             if isinstance(code, int) and 400 <= code <= 599:
                 raise self._refused(None, code, headers, failed)
-            raise PermanentFailure(
-                f"{self.where}: answered with an error in place of an answer", error_class="invalid_output"
-            )
+            raise unusable(f"{self.where}: answered with an error in place of an answer", "invalid_output")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             raise self._no_answer(raw, "expected an answer with one choice, got: another one")
         message = choices[0].get("message")
@@ -312,7 +310,7 @@ class _Talk:
 
     def _no_answer(self, raw: str | bytes, why: str) -> PermanentFailure:
         keep(self.context, self._kept(), raw)
-        return PermanentFailure(f"{self.where}: {why}", error_class="invalid_output")
+        return unusable(f"{self.where}: {why}", "invalid_output")
 
     def _judge(self, answer: _Answer) -> None:
         """Find the JSON value, and whether it fits. What is not taken is kept as it was said."""

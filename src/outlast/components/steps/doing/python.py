@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.components.running import NO_ROW
 from outlast.components.steps.doing import result_of
 from outlast.errors import PermanentFailure
+from outlast.verdicts import mark_begun
 
 if TYPE_CHECKING:
     from outlast.components.running import StepContext
@@ -33,4 +34,6 @@ def call(config: PythonConfig, context: StepContext) -> Mapping[str, Any] | None
     else:
         return came
     message = f"expected {config.call} to return a mapping from names to values, or None, got: {got}"
-    raise PermanentFailure(message, error_class="code_error")
+    unfit = PermanentFailure(message, error_class="code_error")
+    mark_begun(unfit)  # its work is done all the same
+    raise unfit
