@@ -141,10 +141,11 @@ def test_what_retries_came_to_is_on_record(app):
     assert store.retry_record("parse", HOUR, at_us=at) == []
     hands = worker(store)
     enqueued(store, new(), new(), new())
-    for state, outcome, more in (("ready", "failed", LOCKED), ("ready", "failed", LOCKED)):
-        finished(store, hands, *(end(job, state, outcome, **more) for job in claimed(store, hands, 3)))
+    for _ in range(2):
+        jobs = claimed(store, hands, 3)
+        assert (len(jobs), finished(store, hands, *(end(job, "ready", "failed", **LOCKED) for job in jobs))) == (3, ())
     one, two, three = claimed(store, hands, 3)
-    finished(store, hands, end(one), failed(two, **LOCKED), end(three, "ready", "failed", **LOCKED))
+    assert finished(store, hands, end(one), failed(two, **LOCKED), end(three, "ready", "failed", **LOCKED)) == ()
     assert store.retry_record("send", HOUR) == [RetryRecord("database", 1, 3, 0), RetryRecord("database", 2, 3, 1)]
 
 

@@ -510,6 +510,21 @@ def test_a_probe_that_lost_its_place_cannot_answer_for_another():
         asyncio.run(main(time))
 
 
+@table("failed", [True, False])
+def test_a_probe_says_nothing_after_its_lease(failed):
+    """semantics 46: also where nobody has taken its place; the next probe decides."""
+    with virtual_time() as time:
+        breaker = make(half_open_requests=1, success_threshold=1, reset_timeout=30)
+        trip(breaker)
+        time.advance(30)
+        lost = breaker.admit()
+        time.advance(31)
+        breaker.settle(lost, failed)
+        assert (breaker.state, breaker.success_count) == (HALF_OPEN, 0)
+        breaker.call(succeed)
+        assert breaker.state is CLOSED
+
+
 def test_a_short_reset_timeout_still_leaves_probes_time_to_answer():
     """semantics 46: a probe is not given up after the few milliseconds for which the circuit was open."""
 
@@ -1635,8 +1650,7 @@ class Machine(RuleBasedStateMachine):
                 self.failures = self.failures + 1 if failed else 0
             if self.failures == 3:
                 self.move("open", "open")
-        elif ticket in self.probes:
-            del self.probes[ticket]
+        elif self.probes.pop(ticket, 0.0) > self.time.now:  # after its lease nobody listens to it
             if failed:
                 self.failures += 1
                 self.move("open", "reopened")
@@ -1676,7 +1690,7 @@ class Machine(RuleBasedStateMachine):
 
 def test_a_circuit_is_as_its_model():
     """Whatever happens in whatever order, states, counts and probes are those of the model."""
-    run_state_machine_as_test(Machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))
 
 
 # --- inside a guard ---

@@ -481,14 +481,16 @@ def test_what_runs_comes_to_its_end_before_anything_is_undone(project, app):
     """No further step begins once one has failed; one that succeeds meanwhile is undone too."""
     project.functions("""\
 import threading
-calls, failed = [], threading.Event()
+calls, begun, failed = [], threading.Event(), threading.Event()
 def slow():
+    begun.set()
     failed.wait(60)
     threading.Event().wait(0.05)
     calls.append("slow")
 def undo():
     calls.append("undo")
 def fails():
+    begun.wait(60)
     failed.set()
     raise ValueError("no")
 def never():

@@ -204,7 +204,7 @@ def probed(
     terms: Terms,
     roll: float,
 ) -> Circuit:
-    """The circuit after one of its probes came back; the same one if its place has gone to another."""
+    """The circuit after one of its probes came back; the same one if its lease had ended by then: its place may be another's."""
     if dict(circuit.probes).get(probe, 0.0) <= now:
         return circuit
     left = tuple(other for other in circuit.probes if other[0] != probe)
