@@ -64,6 +64,8 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.hours = {"a": -3, "b": 5}  # by which the clocks of their hosts are off: nothing may depend on them
         Life.number += 1
+        # Each life has an app of its own: jobs of others that become due would be one more statement in its turns, and a fault would strike elsewhere.
+        self.store.app = f"life-{Life.number}"
         self.queue = f"queue-{Life.number}"
         self.jobs = {}
         self.letters = {}  # by id: status and replays
