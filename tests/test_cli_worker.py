@@ -901,7 +901,7 @@ def test_schedules_are_listed(everywhere):
     [
         (2, False, "ending: waits for 2 jobs, at most 14 s; "),
         (0, False, "ending: waits for the store, at most 14 s; "),
-        (2, True, "ending now: 2 jobs cancelled and given back"),
+        (2, True, "ending: 2 jobs cancelled, given back when their code has ended, after 5 s at the latest"),
     ],
 )
 def test_a_worker_says_what_it_waits_for_at_its_end(running, cutting, said):

@@ -185,7 +185,7 @@ def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatc
     When its time to drain is over, at a second signal, and at a third one at once. What could not be recorded is raised;
     the job is on record as processing, and whoever sweeps brings it back.
     """
-    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", farewell)
+    monkeypatch.setattr("outlast.jobs.worker.FAREWELL", farewell)
     proxy = FaultProxy(postgres.socket).start()
     address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
     app, direct = (outlast.App(f"away-{tmp_path.name}", store=where) for where in (address, postgres.dsn))

@@ -359,29 +359,34 @@ def test_what_was_enqueued_is_there_after_a_crash_of_the_server(waiting_server, 
     assert waiting_server.jobs_after_a_crash(waiting_app) == 8
 
 
-@pytest.mark.timeout(120)
-def test_a_role_that_may_not_write_to_the_log_waits_for_the_disk_before_it_tells(waiting_server, waiting_app):
-    """Nothing is refused, and nothing is lost."""
-    function = "function pg_logical_emit_message(boolean, text, text, boolean)"
-    double = waiting_app.job(_double, name="double")
-    waiting_app.jobs.stats()
+_TO_THE_LOG = "execute on function pg_logical_emit_message(boolean, text, text, boolean)"
+
+
+@pytest.fixture
+def app_of_a_role(waiting_server, waiting_app):
+    """The same app, for a role that has only the rights that it is given."""
+    waiting_app.jobs.stats()  # its tables are there
     waiting_server.execute(
-        f"revoke execute on {function} from public",
         "create role plain login",
         "grant all on all tables in schema public to plain",
         "grant all on all sequences in schema public to plain",
     )
     app = outlast.App(waiting_app.name, store=waiting_server.dsn.replace("postgres:@", "plain:@"))
-    try:
-        double = app.job(_double, name="double")
-        for number in range(8):
-            double.enqueue(number)
-        with app.store._database._many.lend() as connection:
-            assert (connection.own, connection.flushes) == (True, False)
-        assert waiting_server.jobs_after_a_crash(app) == 8
-    finally:
-        app.store.close()
-        waiting_server.execute(f"grant execute on {function} to public")
+    yield app
+    app.store.close()
+    waiting_server.execute(f"grant {_TO_THE_LOG} to public", "drop owned by plain", "drop role plain")
+
+
+@pytest.mark.timeout(120)
+def test_a_role_that_may_not_write_to_the_log_waits_for_the_disk_before_it_tells(waiting_server, app_of_a_role):
+    """Nothing is refused, and nothing is lost."""
+    waiting_server.execute(f"revoke {_TO_THE_LOG} from public")
+    double = app_of_a_role.job(_double, name="double")
+    for number in range(8):
+        double.enqueue(number)
+    with app_of_a_role.store._database._many.lend() as connection:
+        assert (connection.own, connection.flushes) == (True, False)
+    assert waiting_server.jobs_after_a_crash(app_of_a_role) == 8
 
 
 @pytest.mark.timeout(120)
@@ -432,27 +437,15 @@ def test_a_job_whose_insert_fails_when_it_is_committed_is_not_enqueued(waiting_s
 
 
 @pytest.mark.timeout(120)
-def test_who_may_write_to_the_log_no_more_enqueues_once(waiting_server, waiting_app):
+def test_who_may_write_to_the_log_no_more_enqueues_once(waiting_server, app_of_a_role):
     """What a session has found out may change: the job is in, and waits for the disk otherwise."""
-    function = "function pg_logical_emit_message(boolean, text, text, boolean)"
-    waiting_app.jobs.stats()
-    waiting_server.execute(
-        "create role changed login",
-        "grant all on all tables in schema public to changed",
-        "grant all on all sequences in schema public to changed",
-    )
-    app = outlast.App(waiting_app.name, store=waiting_server.dsn.replace("postgres:@", "changed:@"))
-    try:
-        double = app.job(_double, name="double")
-        for number in range(8):
-            double.enqueue(number)
-        waiting_server.execute(f"revoke execute on {function} from public")
-        double.enqueue(8)
-        double.enqueue(9)
-        assert waiting_server.jobs_after_a_crash(app) == 10
-    finally:
-        app.store.close()
-        waiting_server.execute(f"grant execute on {function} to public")
+    double = app_of_a_role.job(_double, name="double")
+    for number in range(8):
+        double.enqueue(number)
+    waiting_server.execute(f"revoke {_TO_THE_LOG} from public")
+    double.enqueue(8)
+    double.enqueue(9)
+    assert waiting_server.jobs_after_a_crash(app_of_a_role) == 10
 
 
 @pytest.mark.timeout(120)

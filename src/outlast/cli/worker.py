@@ -391,11 +391,14 @@ def _ending(view: WorkerView, now: float) -> str | None:
         return None
     running = view.processing + view.waiting + view.stuck
     if view.cutting:
-        return f"ending now: {counted(running, 'job')} cancelled and given back"
+        from outlast.jobs.worker import FAREWELL
+
+        jobs = f"{counted(running, 'job')} cancelled"
+        return f"ending: {jobs}, given back when their code has ended, after {whole(FAREWELL)} at the latest"
     left = max(0.0, view.drains_until - now)
     if not running:
         return f"ending: waits for the store, at most {whole(left)}; {_way_to_end()} again ends it at once"
-    return f"ending: waits for {counted(running, 'job')}, at most {whole(left)}; {_way_to_end()} again gives them back at once"
+    return f"ending: waits for {counted(running, 'job')}, at most {whole(left)}; {_way_to_end()} again cancels them and gives them back"
 
 
 # --- when it has ended --------------------------------------------------------------------------------------------------

@@ -95,8 +95,9 @@ def changed_since(store: Store, record: RunRecord, manifest: Manifest) -> Change
 class Outlook:
     """
     What a run would do: `kept` steps are done and stay so, `run` are begun, `again` have been done and are done again;
-    `first` are undone before anything is begun, and `undo` with nothing begun; then `failed` and `undone` are so already. Whether the work of those that have an
-    idempotency key (`keyed`) was done by another run is known only when they are begun: the key may follow from what is done before.
+    `first` are undone before anything is begun, and `undo` with nothing begun; then `failed` and `undone` are so
+    already. Whether the work of those that have an idempotency key (`keyed`) was done by another run is known only when
+    they are begun: the key may follow from what is done before.
     """
 
     kept: tuple[str, ...] = ()

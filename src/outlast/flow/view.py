@@ -25,7 +25,8 @@ class StepView:
     """
     A step. `attempt` is the one under way or the last one, of `max_attempts`; `due_at` is when the next one is, while it
     waits. `undoing` says that what undoes it is under way; then these are about that. `took` are the seconds from its first
-    attempt to its end, once it has ended. `begun`: an attempt was begun in this round, or is about to be. `counts` are those of its rows or items, while they are worked on.
+    attempt to its end, once it has ended. `begun`: an attempt was begun in this round, or is about to be. `counts` are
+    those of its rows or items, while they are worked on.
     """
 
     id: str

@@ -66,7 +66,7 @@ _ECHO = 0.03  # seconds after a notification: others within 20 ms of it are not 
 FENCE = 0.7  # of a lease's time without a beat, after which nothing is claimed
 # Seconds at the end of a worker: for what was cancelled to clean up; then for a store that is away to come back; then
 # for the last try to write to it.
-_FAREWELL = 5.0
+FAREWELL = 5.0
 _OPENS = 1.0  # seconds in which a store is open that answers, for a worker that is asked to end before
 # Seconds for all that the end of a worker waits for its store, the farewell included; and of these, for one that was asked
 # to end a second time: a store that answers has answered by then.
@@ -494,24 +494,24 @@ class Worker:
     async def _farewell(self) -> None:
         """Let what was cancelled end, and have all that has ended on record."""
         if self._cutting:
-            await self._undoer.close(_FAREWELL)
-            until = REAL.clock.monotonic() + _FAREWELL
+            await self._undoer.close(FAREWELL)
+            until = REAL.clock.monotonic() + FAREWELL
             while self._running and (left := until - REAL.clock.monotonic()) > 0:
                 tasks = [one.task for one in self._running if one.task is not None]
                 if tasks:
                     await asyncio.wait(tasks, timeout=left)
                 else:
                     await asyncio.sleep(min(left, _SOON))
-            self._ended_themselves |= await self._runner.cut_off([*self._running], _FAREWELL)
+            self._ended_themselves |= await self._runner.cut_off([*self._running], FAREWELL)
         tenure, since = self._tenure, None
         while tenure is not None and not tenure.over and not tenure.turns.settled and self._error is None:
             now = REAL.clock.monotonic()
             if self._cutting and since is None:
                 since = now
                 self._waits_since = self._waits_since or now
-            if since is not None and not self._hurried and now > since + _FAREWELL:
+            if since is not None and not self._hurried and now > since + FAREWELL:
                 self._hurry()
-            if since is not None and self._hurried and now > max(since, self._hurried_at) + _FAREWELL:
+            if since is not None and self._hurried and now > max(since, self._hurried_at) + FAREWELL:
                 self._leaves_lease = True  # the last try hangs
                 self._give_up_ends(tenure)
                 return
