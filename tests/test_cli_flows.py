@@ -1030,6 +1030,20 @@ def test_a_dry_run_after_a_kill_in_the_undoing_says_what_each_step_is(shell):
     ]
 
 
+@pytest.mark.parametrize(
+    ("idempotent", "said"),
+    [("true", ["kept as it is", "run", "run"]), ("false", ["undone", "stays failed", "not begun"])],
+)
+def test_a_dry_run_after_a_kill_says_what_comes_of_the_step_that_was_cut_off(shell, idempotent, said):
+    """One that must not be done twice has failed by that, and what was done before it is undone: the run itself does what was said."""
+    shell.change("idempotent: true", f"idempotent: {idempotent}")
+    shell.crashed("today")
+    document = json.loads(shell("run shop.yaml --run-key today --dry-run --json").stdout)
+    assert [step["would"] for step in document["steps"]] == said
+    shell("run shop.yaml --run-key today")
+    assert shell.done == (["reserve", "charge 1", "send 14"] if idempotent == "true" else ["reserve", "give back 7"])
+
+
 def test_another_value_of_a_parameter_is_named_if_it_changes_what_is_done(shell):
     """The file is what it was: whoever reads that steps have changed need not look for it there."""
     shell("run shop.yaml --run-key today")

@@ -35,6 +35,8 @@ from terminal import Terminal
 
 JOBS = """
 import asyncio
+import os
+import signal
 import sys
 import threading
 
@@ -58,6 +60,11 @@ async def send(to: str) -> None:
 def read() -> str:
     print("reading", flush=True)
     return sys.stdin.read()
+
+
+@app.job
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.job
@@ -132,7 +139,7 @@ def test_a_worker_does_what_is_due_and_says_what_it_came_to(everywhere):
     assert said[:2] == ["1 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job has failed for good."]
     assert re.fullmatch(r"1 job is due later, the first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", said[2])
     first, *_, problems, groups = done.stderr.splitlines()
-    kinds = "block, double, elsewhere, ignore, late, once, read, send, wait"
+    kinds = "block, die, double, elsewhere, ignore, late, once, read, send, wait"
     assert first == f"Worker of shop: {kinds}; every queue; 64 at a time. Ctrl-C ends it."
     assert f"ERROR job {sent} (send) failed after attempt 1 of 1 with ValueError" in done.stderr
     assert problems == "Which have failed: outlast jobs list --status failed"
@@ -803,6 +810,21 @@ def test_strict_tells_failed_jobs_by_the_exit_code(everywhere):
     enqueue(shell, "send --arg to=bob")
     done = shell("worker jobs.py:app --until-idle --strict --json")
     assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (3, 3)
+
+
+def test_a_job_that_has_killed_its_workers_has_failed_with_the_worker_that_finds_it(everywhere):
+    """D-16: its end is on record by a sweep, and counts for --strict as any other."""
+    shell = everywhere
+    enqueue(shell, "die")
+    assert shell("worker jobs.py:app --until-idle").returncode == -signal.SIGKILL
+    with open_store(shell.env.get("OUTLAST_STORE", shell.folder / ".outlast" / "outlast.db"), app="shop") as store:
+        sql(store, "update outlast_jobs set crashes = 2")  # so that this was the third time
+    done = shell("worker jobs.py:app --until-idle --strict")
+    told = done.stdout.splitlines()[:2]
+    assert (done.returncode, told) == (
+        3,
+        ["0 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job has failed for good."],
+    )
 
 
 def test_a_queue_that_nobody_knows_is_told_with_the_nearest_one(shell):

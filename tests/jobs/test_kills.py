@@ -98,7 +98,8 @@ def test_a_job_that_kills_its_workers_is_poison(app, kinds, tmp_path):
             process.wait()
             assert process.returncode == -signal.SIGKILL
         assert len(notes(tmp_path)) == number
-    assert app.work(until_idle=True).succeeded == 0
+    result = app.work(until_idle=True)
+    assert (result.succeeded, result.failed) == (0, 1)
     assert (handle.status, handle.crashes, outcomes(handle)) == ("failed", 3, ["crashed"] * 3)
     assert handle.history()[-1].error_class in {"poison", "worker_lost"}
     (letter,) = app.dead_letters.find()

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outlast.flow.opening import admit, check_changed, check_doubt, check_from, what_again
-from outlast.flow.progress import DONE, compared
+from outlast.flow.progress import DONE, compared, recovered
 from outlast.flow.record import progress_of
 from outlast.spec.manifest import Manifest, ManifestStep
+from outlast.work.leases import certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,6 +169,9 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     changed = compared(plan.manifest, rows)
     check_changed(plan, record, changed)
     check_doubt(plan, record, rows)
+    lease = store.run_lease(record.number)
+    if lease is None or certainly_dead(lease.owner):
+        rows = [recovered(row) for row in rows]
     progress = progress_of(plan.manifest, rows, record)
     done = [name for name in names if progress.state(name) in DONE]
     redo, first = what_again(store, plan, record, progress, rows, changed)

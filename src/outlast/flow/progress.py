@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from outlast.spec.manifest import Manifest
-    from outlast.store.flows import FlowStep
+    from outlast.store.flows import FlowStep, StepState
 
 Phase: TypeAlias = Literal["forward", "drain", "undo", "over"]
 #: States of a step whose outputs are on record.
@@ -192,6 +192,15 @@ def after_crash(row: FlowStep) -> tuple[str, str, Literal["poison", "ambiguous"]
     if row.definition["policy"].get("idempotent") is False and row.key_digest is None and row.deed == "do":
         return f"{CUT_OFF}: it may have been done, and must not be done twice", "worker_lost", "ambiguous"
     return CUT_OFF, "worker_lost", None
+
+
+def recovered(row: FlowStep) -> FlowStep:
+    """A step as it is when its run goes on after the process that had it has ended."""
+    if row.state != "running":
+        return row
+    error, error_class, reason = after_crash(row)
+    state: StepState = "pending" if reason is None else "failed"
+    return row._replace(state=state, error=error, error_class=error_class, stop_reason=reason)
 
 
 def in_doubt(manifest: Manifest, rows: Iterable[FlowStep]) -> list[str]:

@@ -14,6 +14,7 @@ of workers that have run out, or whose process is certainly dead, are ended, and
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -27,7 +28,7 @@ from outlast.jobs.telling import SweptFailure
 from outlast.kernel.clock import REAL, ahead_us, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
-from outlast.store.records import from_us
+from outlast.store.records import JOB_ENDS, from_us
 from outlast.verdicts import classify
 from outlast.work.leases import certainly_dead, this_machine
 from outlast.work.patience import terms
@@ -50,7 +51,7 @@ _tidied: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # when retention w
 class Upkeep:
     """
     The thread. In the loop, `woken` is called when jobs were brought back, `alone` when some wait to run with nothing
-    beside them, `undo` when failed ones are to be undone.
+    beside them, `undo` when failed ones are to be undone. `ends` are jobs that came to their end by a sweep, by how.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Upkeep:
         self._undo = undo
         self._woken = woken
         self._sure = sure
+        self.ends: Counter[str] = Counter()
         self._failures: dict[int, SweptFailure] = {}  # of the sweep that is under way
         self._dead: set[str] = set()  # owners on this machine that a sweep has been made for
         self._neighbours: Neighbours | None = None
@@ -159,6 +161,7 @@ class Upkeep:
         try:
             self._store.sweep(certainly_dead, self._decide, ahead_us=ahead_us(), done=rescued)
         finally:  # one worker's jobs could not be brought back: those of the others are told all the same
+            self.ends.update(one.state for one in rescued if one.state in JOB_ENDS)
             telling.rescued(self._store.app, rescued, self._failures)
             self._failures.clear()
             if rescued:

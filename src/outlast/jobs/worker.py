@@ -95,7 +95,8 @@ _SHARE = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkResult:
     """
-    What a worker has done. `lost` are jobs that somebody else had taken meanwhile: their results changed nothing.
+    What a worker has done. `failed` are also jobs of dead workers that it has put on record as that. `lost` are jobs that
+    somebody else had taken meanwhile: their results changed nothing.
 
     `requeued` jobs failed or were put off, and are due again; `released` ones were given back unfinished, which costs no
     attempt; `cancelled` ones an operator has ended. `later` jobs are due later, the first of them at `next_run_at`.
@@ -172,6 +173,7 @@ class Worker:
         self._leaves_lease = False  # it runs out by itself: the store would have to be waited for to give it back
         counted = ("succeeded", "failed", "requeued", "lost", "released", "cancelled")
         self._counts: dict[str, int] = dict.fromkeys(counted, 0)
+        self._upkeep: Upkeep | None = None
         self._later: Idle | None = None
         self._error: BaseException | None = None
         self._tenure: Tenure | None = None
@@ -232,11 +234,16 @@ class Worker:
             processing=len(running) - stuck - waiting,
             waiting=waiting,
             stuck=stuck,
-            counts=dict(self._counts),
+            counts=self._all_counts(),
             drains_until=self._drains_until,
             cutting=self._cutting,
             fenced=self._fenced,
         )
+
+    def _all_counts(self) -> dict[str, int]:
+        """Also those that a sweep of this worker has ended: nobody else tells of them."""
+        ends = {} if self._upkeep is None else self._upkeep.ends
+        return {how: count + ends.get(how, 0) for how, count in self._counts.items()}
 
     def _hear(self) -> None:
         while self._wishes:
@@ -340,7 +347,7 @@ class Worker:
             in_hand=lambda: {active.job.id for active in self._running},
             changed=self._undone,
         )
-        upkeep = Upkeep(
+        upkeep = self._upkeep = Upkeep(
             self._home,
             store,
             kinds,
@@ -396,7 +403,7 @@ class Worker:
             Counter(["succeeded"] * len(themselves) + [how for one, how in ended.items() if one not in themselves])
         )
         return WorkResult(
-            **self._counts,
+            **self._all_counts(),
             cut_off=left,
             later=0 if later is None else later.later,
             next_run_at=None if later is None or later.next_due_us is None else from_us(later.next_due_us),
