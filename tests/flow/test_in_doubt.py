@@ -17,7 +17,7 @@ from outlast.components.steps.config import Config
 from shells import Shell
 
 FUNCTIONS = """\
-import os, signal
+import os, signal, threading
 from pathlib import Path
 HERE = Path(__file__).parent
 
@@ -37,6 +37,20 @@ def unfit(name):
     note(f"does {name}")
     return {"made": object()}
 
+def charge(row):
+    note(f"does {row}")
+    if (HERE / f"hang {row}").exists():
+        (HERE / f"hang {row}").unlink()
+        print("hangs", flush=True)
+        threading.Event().wait()
+    if (HERE / f"die {row}").exists():
+        (HERE / f"die {row}").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (HERE / f"lose {row}").exists():
+        raise ConnectionResetError("the answer is lost")
+    if (HERE / f"bad {row}").exists():
+        raise ValueError("a bad row")
+
 def undo(name):
     if (HERE / f"stuck {name}").exists():
         raise ValueError("stuck")
@@ -52,6 +66,18 @@ steps:
     retry: {max_attempts: 3, initial_delay_ms: 1}
 """
 UNDOES = "    compensate: {component: python, when: WHEN, config: {call: 'MODULE:undo', args: {name: charge}}}\n"
+ROWS = """\
+name: rows
+steps:
+  - id: charge
+    component: python
+    for_each: {items: [1, 2, 3, 4], concurrency: 1}
+    config: {call: "MODULE:charge", args: {row: "${item}"}}
+    idempotent: false
+"""
+ROWS_UNDONE = (
+    "    compensate: {component: python, when: WHEN, config: {call: 'MODULE:undo', args: {name: '${item}'}}}\n"
+)
 MAY_STAND = "; it may have been done, and nothing has undone it"
 IN_DOUBT = "has failed in charge, which may have been done and must not be done twice"
 
@@ -193,6 +219,94 @@ steps:
     needs: [b]
     config: {call: "steps:do", args: {name: c}}
 """
+
+
+# --- rows ---
+
+
+def lost(held, *rows, bad=()):
+    """A project whose rows lose their answers, or are bad."""
+    for row in rows:
+        (held.root / f"lose {row}").touch()
+    for row in bad:
+        (held.root / f"bad {row}").touch()
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_rows_that_may_have_been_done_are_not_done_again_by_a_plain_run(held, app, undone):
+    """Whatever most rows failed with; and to undo the rows that were done makes the others no less doubtful."""
+    lost(held, 2, bad=(3, 4))
+    flow = held.load(ROWS + (ROWS_UNDONE.replace("WHEN", "completed") if undone else ""))
+    failed = flow.run(run_key="a", app=app, check=False)
+    assert (failed["charge"].status, failed["charge"].stop_reason) == ("failed", "ambiguous")
+    assert ("nobody knows whether 1 row of charge was done" in failed.why) == undone
+    done = [*(f"does {row}" for row in (1, 2, 3, 4)), *(["undoes 1"] if undone else [])]
+    assert notes(held.root) == done
+    for again in ({}, {"dry_run": True}):
+        with pytest.raises(outlast.ConfigurationError, match=IN_DOUBT):
+            flow.run(run_key="a", app=app, **again)
+    assert notes(held.root) == done
+
+
+def test_rows_that_may_have_been_done_and_were_undone_are_done_again(held, sqlite_app):
+    """`when: started` undoes rows that failed, too: nothing is in doubt then."""
+    lost(held, 2, 3, 4)
+    flow = held.load(ROWS + ROWS_UNDONE.replace("WHEN", "started"))
+    flow.run(run_key="a", app=sqlite_app, check=False)
+    for row in (2, 3, 4):
+        (held.root / f"lose {row}").unlink()
+    assert flow.run(run_key="a", app=sqlite_app).status == "completed"
+    assert notes(held.root)[4:] == [
+        *(f"undoes {row}" for row in (4, 3, 2, 1)),
+        *(f"does {row}" for row in (1, 2, 3, 4)),
+    ]
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_job_does_not_do_rows_again_that_may_have_been_done(held, app, undone):
+    """C-20: no person is there to look whether they were done."""
+    lost(held, 2, 3, 4)
+    flow = held.load(ROWS + (ROWS_UNDONE.replace("WHEN", "completed") if undone else ""))
+    handle = flow.enqueue(app=app, run_key="a")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(app)
+    assert (handle.status, [one.stop_reason for one in handle.history()]) == ("failed", ["ambiguous"])
+    assert notes(held.root) == [*(f"does {row}" for row in (1, 2, 3, 4)), *(["undoes 1"] if undone else [])]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_rows_of_a_process_that_died_are_in_doubt_unless_keys_tell(tmp_path, keyed):
+    """As with a step: each row that has ended is known by its key."""
+    key = '    idempotency: {key: "${item}"}\n' if keyed else ""
+    text = ROWS.replace("MODULE", "steps") + ROWS_UNDONE.replace("MODULE", "steps").replace("WHEN", "completed") + key
+    shell = Held(tmp_path, 'oml_version: "0.1.0"\n' + text)
+    shell.touch("die 3")
+    assert shell("run three.yaml --run-key z").returncode == -signal.SIGKILL
+    first, second = shell("run three.yaml --run-key z"), shell("run three.yaml --run-key z")
+    assert (first.returncode, second.returncode) == ((0, 0) if keyed else (1, 2))
+    assert notes(tmp_path) == [f"does {row}" for row in ((1, 2, 3, 3, 4) if keyed else (1, 2, 3))]
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("when", ["started", "completed"])
+def test_rows_that_nobody_waits_for_after_a_second_signal_are_known_to_be_begun(tmp_path, once, when):
+    """C-21: as after a crash, all rows without an end may have been done; and what must not be done twice is not."""
+    text = ROWS.replace("MODULE", "steps") + ROWS_UNDONE.replace("MODULE", "steps").replace("WHEN", when)
+    shell = Held(tmp_path, 'oml_version: "0.1.0"\n' + (text if once else text.replace("    idempotent: false\n", "")))
+    shell.touch("hang 3")
+    with shell.start("run three.yaml --run-key z --progress") as process:
+        assert process.stdout.readline() == "hangs\n"
+        process.send_signal(signal.SIGINT)
+        while "winding down" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=100)
+        assert process.returncode == 130
+    done = shell("cancel z --compensate")
+    undone = (4, 3, 2, 1) if when == "started" else (2, 1)
+    assert notes(tmp_path) == [*(f"does {row}" for row in (1, 2, 3)), *(f"undoes {row}" for row in undone)]
+    told = "nobody knows whether 2 rows of charge were done"
+    assert (done.returncode, told in done.stdout) == ((0, False) if when == "started" else (3, True))
 
 
 class Held(Shell):

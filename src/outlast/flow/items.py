@@ -39,6 +39,7 @@ from outlast.components.running import StepContext
 from outlast.deadletters import NothingToReplay
 from outlast.errors import LeaseLost, PermanentFailure, TemporaryFailure
 from outlast.flow.parts import guard_of
+from outlast.flow.progress import may_be_done
 from outlast.flow.rows import (
     Marks,
     RowDeed,
@@ -64,7 +65,7 @@ from outlast.pipeline.replays import Chosen
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
-from outlast.verdicts import classify
+from outlast.verdicts import classify, mark_begun
 from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ class _OfItems:
         self.values: Values = remembering(work.pass_)
         self._runs: deque[Run] = deque()  # under way
         self._lost: LeaseLost | None = None
+
+    rows_under_way = False
 
     def give_up(self) -> None:
         """Nobody waits for it any longer: what runs in it is cancelled, or left. From any thread."""
@@ -316,6 +319,11 @@ def _apart(work: StepWork, run: _Timed) -> RunResult[Any]:
     return result
 
 
+def _may_be_done(row: ItemRow) -> bool:
+    """Whether a row may have been done although it failed."""
+    return row.failure is not None and may_be_done(row.failure.stop_reason, row.failure.error_class)
+
+
 def _told(result: RunResult[Any]) -> str:
     """What a run came to, without its key: that is nobody's to run it with."""
     return result.why.partition("; run it again with run_key=")[0]
@@ -346,6 +354,13 @@ def _failed(result: RunResult[Any]) -> Exception:
 class _Rows(_OfItems):
     """A step with `for_each`."""
 
+    _deed: RowDeed | None = None
+
+    @property
+    def rows_under_way(self) -> bool:
+        """Whether the work of some row has not come to its end, also in a thread that nobody waits for any more."""
+        return self._deed is not None and self._deed.calls > 0
+
     def go(self) -> dict[str, Any]:
         """Do the work for every row that is not finished; what the step puts out."""
         step, there = self.step, self.there
@@ -373,12 +388,20 @@ class _Rows(_OfItems):
             watch=self.watch,
             expected=lambda: len(rows),
         )
-        result = self.drive(plan, rows)
+        self._deed = deed
+        try:
+            result = self.drive(plan, rows)
+        except Unfinished as stopped:
+            stopped.left = self.rows_under_way
+            raise
         record = self.found(key)
         assert record is not None  # noqa: S101 - it has just ended
         self._settle(record)
         if result.status == "failed":
-            raise _failed(result) from result.error
+            failed = _failed(result)
+            if self._is_in_doubt(record):
+                mark_begun(failed)
+            raise failed from result.error
         return self._put_out(result, record, rows, item_key)
 
     def _put_out(self, result: RunResult[Any], record: RunRecord, rows: list[Any], item_key: Any) -> dict[str, Any]:
@@ -398,6 +421,15 @@ class _Rows(_OfItems):
             "outcome": "partial_success" if counts.dlq or counts.failed else "completed",
             "run": result.id,
         }
+
+    def _is_in_doubt(self, record: RunRecord) -> bool:
+        """
+        Whether rows that must not be done twice may have been done, although they failed. Whatever most rows failed with, a
+        new round would do these again.
+        """
+        if self.step.policy.get("idempotent") is not False:
+            return False
+        return any(_may_be_done(row) for how in ("dlq", "failed") for row in self.items(record, how))
 
     # -- rounds
 
@@ -724,7 +756,10 @@ class _Undo(_OfItems):
         elif begun:
             more = {place: {} for place in (*failed, *self._under_way(number, record, open_))}
         else:
-            more = {place: {"unknown": True} for place in (open_ if self._cut_off(number, record) else ())}
+            once = self.step.policy.get("idempotent") is False
+            doubt = [place for place, row in failed.items() if once and _may_be_done(row)]
+            left = open_ if self._cut_off(number, record) else ()
+            more = {place: {"unknown": True} for place in (*doubt, *left)}
         found |= {place: {"key": keys[place], "item": rows[place]} | said for place, said in more.items()}
         return [found[place] for place in sorted(self._once(found), reverse=True)]
 

@@ -189,7 +189,9 @@ def after_crash(row: FlowStep) -> tuple[str, str, Literal["poison", "ambiguous"]
     crashes = row.crashes + 1
     if crashes >= POISON:
         return f"{crashes} processes ended or stood still while they ran it: it is not begun again", "poison", "poison"
-    if row.definition["policy"].get("idempotent") is False and row.key_digest is None and row.deed == "do":
+    work = row.definition["work"]
+    keyed = row.key_digest is not None or ("for_each" in work and "idempotency" in work)  # of each row, its own
+    if row.definition["policy"].get("idempotent") is False and not keyed and row.deed == "do":
         return f"{CUT_OFF}: it may have been done, and must not be done twice", "worker_lost", "ambiguous"
     return CUT_OFF, "worker_lost", None
 
@@ -210,19 +212,27 @@ def in_doubt(manifest: Manifest, rows: Iterable[FlowStep]) -> list[str]:
     """
     rows = list(rows)
     once = {step.id for step in manifest.steps if step.policy.get("idempotent") is False}
-    undone = {row.step for row in rows if row.deed == "undo" and row.state == "succeeded"}
+    undone = {row.step for row in rows if row.deed == "undo" and row.state == "succeeded" and not _of_done_rows(row)}
     return [
         row.step
         for row in rows
         if row.deed == "do"
         and row.state == "failed"
         and row.step in once - undone
-        and (row.stop_reason == "ambiguous" or _may_be_done(row.error_class))
+        and may_be_done(row.stop_reason, row.error_class)
     ]
 
 
-def _may_be_done(error_class: str | None) -> bool:
-    return error_class not in UNDONE and classify(error_class or "unknown").category == "transient"
+def _of_done_rows(undo: FlowStep) -> bool:
+    """Whether it undoes only the rows that are on record as done: the others stay as doubtful as they were."""
+    how = undo.definition["work"].get("compensate", {})
+    return how.get("per") == "row" and how.get("when") == "completed"
+
+
+def may_be_done(reason: str | None, error_class: str | None) -> bool:
+    """Whether what has failed with this may have been done: an answer was lost, or came and could not be used."""
+    lost = error_class not in UNDONE and classify(error_class or "unknown").category == "transient"
+    return reason == "ambiguous" or lost
 
 
 # -- a run that is there already -------------------------------------------------------------------------------------------

@@ -297,13 +297,20 @@ class RowDeed(_OfRow):
         self._turns: dict[str, tuple[threading.Lock, int]] = {}
         self._lock = threading.Lock()
         self._marks = Marks(work, values)
+        self.calls = 0  # under way
 
     def __call__(self, row: Any) -> dict[str, Any]:
         key = current().item_key or ""
         if key in self._carried:
             return dict(self._carried[key])
         marks = self._marks.of(row)  # before the component may change it
-        return self._work(row, key) | {"marks": marks}
+        with self._lock:
+            self.calls += 1
+        try:
+            return self._work(row, key) | {"marks": marks}
+        finally:
+            with self._lock:
+                self.calls -= 1
 
     def _work(self, row: Any, key: str) -> dict[str, Any]:
         values = self.values.with_row(row)

@@ -64,12 +64,13 @@ INLINE_MAX_DELAY = 30.0  # seconds that a step of a durable job waits with its w
 class Unfinished(Exception):
     """
     The rows or items of a step are not all done, because the flow winds down: it has not failed, and is gone on with.
-    `lost`: it is another process's now.
+    `lost`: it is another process's now. `left`: rows were given up in the middle, and nobody knows whether they were done.
     """
 
-    def __init__(self, message: str, *, lost: LeaseLost | None = None) -> None:
+    def __init__(self, message: str, *, lost: LeaseLost | None = None, left: bool = False) -> None:
         super().__init__(message)
         self.lost = lost
+        self.left = left
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,15 +188,17 @@ class StepWork:
     def release(self) -> None:
         """
         An attempt that nobody waits for is on record as given back, which is no crash; unless it must not be done twice:
-        then nobody knows whether it was.
+        then nobody knows whether it was. Of rows that are given up in the middle nobody knows either.
         """
-        there, once = self.pass_, self.step.policy.get("idempotent") is False and self.key is None
-        if not self.number or once:
+        there = self.pass_
+        if not self.number or self._once:
             return
+        left = self.items is not None and self.items.rows_under_way
+        ended = Unfinished("interrupted, with rows under way that nobody waited for", left=True) if left else None
         with suppress(LeaseLost, StoreError):  # it has just ended, or its end cannot be put on record either
             there.store.fail_attempt(
                 there.lease,
-                self._attempt("released"),
+                self._attempt("released" if ended is None else _outcome(ended, snoozed=False), ended),
                 state="pending",
                 charged=False,
                 keeps_time=False,
@@ -203,6 +206,11 @@ class StepWork:
                 flushed=self.flushed,
                 ahead_us=ahead_us(),
             )
+
+    @property
+    def _once(self) -> bool:
+        """Whether it must not be done twice, and no key tells whether it was done."""
+        return self.step.policy.get("idempotent") is False and self.key is None
 
     # -- for the code of the step
 
@@ -493,6 +501,12 @@ class StepWork:
             self.end = StepEnd(state, error, reason)
         return delay
 
+    def left_in_doubt(self, error: Exception) -> bool:
+        """What must not be done twice is left on record as under way, as after a crash: whoever goes on with the run finds it so."""
+        if self._once:
+            self.end = StepEnd("waiting", error)
+        return self._once
+
     def _is_left_standing(self, error: Exception) -> bool:
         """Whether its work may be done although it failed, and what undoes it is only for a step that came to its end."""
         undo = self.step.work.get("compensate") if self.deed == "do" else None
@@ -681,7 +695,7 @@ def _of_run(row: EventRow, run: str) -> EventRow:
 
 def _outcome(error: Exception, *, snoozed: bool) -> str:
     if isinstance(error, Unfinished):
-        return "released"
+        return "crashed" if error.left else "released"
     if snoozed:
         return "snoozed"
     if isinstance(error, AttemptTimeoutError | TotalTimeoutError):
@@ -764,6 +778,8 @@ class StepCall(Call):
             if error.lost is not None:
                 raise error.lost
             self.reason = "shutdown"
+            if error.left and self.work.left_in_doubt(error):
+                return None
             # Where what was begun is to be undone, it counts: else nobody would know that it was.
             begun = self.work.step.work.get("compensate", {}).get("when") == "started"
             return self.work.failed(self, error, None, snoozed=not begun)

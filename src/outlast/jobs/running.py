@@ -280,14 +280,15 @@ class ActiveJob:
     ) -> float | StopReason:
         """
         What follows if this attempt fails with this error: seconds to wait, or why there is no other. To be so, it goes
-        into `decided`. `reason` is why a call inside has given up on it, `retried` whether that has tried again, and
-        `retry_exhausted` whether what it has given up on may be tried again by the job.
+        into `decided`. `reason` is why the work inside is not tried again, which says more than why its last call was
+        not; `retried` whether that has tried again, and `retry_exhausted` whether what it has given up on may be tried
+        again by the job.
         """
         seen, policy = gave_up(error, self.seen), self.kind.policy
         if retry_exhausted is not None:
             policy = policy.replace(retry_exhausted=retry_exhausted)
         owned = seen[1] or retried
-        ending = Ending(roll=self.runner.roll(), letter="", gave_up=seen[0] or reason, owned=owned)
+        ending = Ending(roll=self.runner.roll(), letter="", gave_up=reason or seen[0], owned=owned)
         return outcome.follows(self.job, error, policy, ending)
 
     def long_wait(self, seconds: float, last: Exception | None) -> None:
