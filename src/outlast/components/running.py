@@ -87,8 +87,8 @@ class StepContext:
 
     `connection` has the fields of the connection that the config names, with secrets as `Secret`; None without one.
     `inputs` are those of the step. `root` is the folder of the project: paths begin there, and functions are imported
-    from there, or from modules that are `allowed`. `idempotency_key` is the same in every attempt at this step in
-    this round of the run, and in no other: send it to services that take one. `component` is its own name. `row` is what a
+    from there, or from modules that are `allowed`. `idempotency_key` is the same in every attempt at this step, or at this row
+    of it, in all rounds of the run, until it has succeeded or was undone: send it to services that take one. `component` is its own name. `row` is what a
     step with `for_each` works on. With ``undoes`` it is called to undo a step. `hidden` are the secrets of the flow: what is on record has none of them in its
     name. `row_key` is what the row of a step with `for_each` is known by.
     """
@@ -114,7 +114,8 @@ class StepContext:
     @property
     def work_key(self) -> str:
         """
-        What this work is known by, in every round of the run and to what undoes it; `idempotency_key` is another one then.
+        What this work is known by, in every round of the run and to what undoes it; `idempotency_key` is another one then,
+        and once the work was done or undone.
         Mark with it what is found again later.
         """
         parts = f"{self.run_id}\x1f{self.step}\x1f{self.row_key}"

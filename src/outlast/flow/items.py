@@ -39,7 +39,7 @@ from outlast.components.running import StepContext
 from outlast.deadletters import NothingToReplay
 from outlast.errors import LeaseLost, PermanentFailure, TemporaryFailure
 from outlast.flow.parts import guard_of
-from outlast.flow.progress import may_be_done
+from outlast.flow.progress import may_be_done, tried_since
 from outlast.flow.rows import (
     Marks,
     RowDeed,
@@ -276,15 +276,64 @@ class _OfItems:
     def history(self) -> list[tuple[str, str, int]]:
         """What was done before this attempt: the deed, how it ended, in which round."""
         store, number, step = self.there.store, self.there.record.number, self.step.id
-        rows = keep_trying(lambda: store.step_attempts(number), "the store")
-        return [(row.deed, row.outcome, row.round) for row in rows if row.step == step]
+        return [*keep_trying(lambda: store.step_ends(number, step), "the store")]
+
+    def known_by(self, keys: Iterable[str], before: int) -> Callable[[str], str]:
+        """
+        What services know the rows with these keys by, where they are done or undone in this round: the same in every round
+        until the row is done or undone, each row by itself. So an answer that was lost is no reason to do a row twice.
+        """
+        since = self._tried_since({*keys}, before)
+        run, step, deed = self.there.record.id, self.step.id, self.work.deed
+        return lambda key: "\x1f".join((run, step, deed, str(since.get(key, 1)), key))
+
+    def _tried_since(self, keys: set[str], before: int) -> dict[str, int]:
+        """
+        As `tried_since`, for each of these rows that was done or undone in a round before this one. Where one compensation
+        undoes the whole step, it undoes all rows; one of which nobody knows whether it was done is not undone.
+        """
+        since: dict[str, int] = {}
+        if before == 1:
+            return since
+        whole = tried_since([one for one in self.history() if one[0] == "undo"], before) if self._undone_whole() else 1
+        for number in range(before - 1, whole - 1, -1):  # a row that is found in a later one is not looked for any more
+            record = self.found(self.key(number)) if keys else None
+            if record is None:
+                continue
+            ended = self._with_end(record, "succeeded")
+            for undo in self._undo_runs(self.key(number)):
+                ended |= self._with_end(undo, "succeeded", "failed")  # which somebody has undone by hand since
+            ended &= keys
+            since |= dict.fromkeys(ended, number + 1)
+            keys -= ended
+        return since | dict.fromkeys(keys, whole)
+
+    def _undone_whole(self) -> bool:
+        """Whether what last undid the step, if anything has, did not do that row by row."""
+        store, number, step = self.there.store, self.there.record.number, self.step.id
+        undo = keep_trying(lambda: store.flow_step(number, step, "undo"), "the store")
+        return undo is not None and undo.definition["work"].get("compensate", {}).get("per") != "row"
+
+    def _with_end(self, record: RunRecord, *ends: str) -> set[str]:
+        store = self.there.store
+        found: set[str] = keep_trying(
+            lambda: {key for key, end in store.keys_and_ends(record.number) if end in ends}, "the store"
+        )
+        return found
+
+    def _undo_runs(self, key: str) -> Iterator[RunRecord]:
+        """The runs that have undone rows of this one, one after the other."""
+        number = 1
+        while (record := self._found_undo(_undo_key(key, number))) is not None:
+            yield record
+            number += 1
 
     def undone(self, key: str) -> tuple[set[str], str]:
         """Keys of the rows of this run that are on record as undone, and the key of the run that undoes the others."""
         done: set[str] = set()
         number = 1
         while True:
-            undo = f"{key}/undo" + ("" if number == 1 else f"/{number}")
+            undo = _undo_key(key, number)
             record = self._found_undo(undo)
             if record is None or record.status not in {"completed", "partial_success", "failed"}:
                 return done, undo
@@ -311,6 +360,10 @@ class _OfItems:
         """What is on record of a row that succeeded."""
         found: dict[str, Any] = self.there.home.codec.decode(row.output or b"")
         return found
+
+
+def _undo_key(key: str, number: int) -> str:
+    return f"{key}/undo" + ("" if number == 1 else f"/{number}")
 
 
 def _apart(work: StepWork, run: _Timed) -> RunResult[Any]:
@@ -367,8 +420,8 @@ class _Rows(_OfItems):
         rows = self.rows()
         item_key = key_of_rows(rows, step.work["for_each"].get("key"), there.hidden)
         guard = guard_of(step, what="step", home=there.home)
-        key = self.key(there.round)
-        carried = self._carried(rows, keys_of(rows, item_key), key)
+        key, keys = self.key(there.round), keys_of(rows, item_key)
+        carried = self._carried(rows, keys, key)
         own = step.component == _PIPELINE
         deed = RowDeed(
             self.work,
@@ -388,6 +441,7 @@ class _Rows(_OfItems):
             watch=self.watch,
             expected=lambda: len(rows),
         )
+        plan = replace(plan, known_by=self.known_by((one for one in keys if one not in carried), there.round))
         self._deed = deed
         try:
             result = self.drive(plan, rows)
@@ -717,7 +771,8 @@ class _Undo(_OfItems):
             watch=self.watch,
             expected=lambda: len(entries),
         )
-        plan = replace(plan, bounds=replace(plan.bounds, same_failures=0))
+        known_by = self.known_by((entry["key"] for entry in entries), number)
+        plan = replace(plan, bounds=replace(plan.bounds, same_failures=0), known_by=known_by)
         result = self.drive(plan, entries)
         if result.status == "failed":
             raise _failed(result) from result.error

@@ -174,6 +174,24 @@ def _may_stand(row: FlowStep) -> bool:
     return begun and (how["when"] == "started" or how.get("per") == "row")
 
 
+def tried_since(history: Iterable[tuple[str, str, int]], before: int) -> int:
+    """
+    The round since which one and the same deed is tried: the one after the last in which the step was done or undone, of
+    those before this one. A service that is sent a key of this round takes an attempt after a failure, a lost answer or a
+    crash for what it is, and what is done anew for something new. `history` has deeds, how they ended, and in which round.
+
+    What was begun to be undone counts as undone, however that ended: no step is begun anew before it is undone, or
+    somebody has done that by hand.
+
+    >>> tried_since([("do", "failed", 1), ("do", "crashed", 2)], 3)
+    1
+    >>> tried_since([("do", "failed", 1), ("do", "succeeded", 2), ("undo", "succeeded", 2), ("do", "failed", 3)], 4)
+    3
+    """
+    over = [number for deed, end, number in history if number < before and (deed == "undo" or end == "succeeded")]
+    return max(over, default=0) + 1
+
+
 # -- after a crash ---------------------------------------------------------------------------------------------------------
 
 CUT_OFF = "the process that ran it ended or stood still in the middle of an attempt"

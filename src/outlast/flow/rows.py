@@ -18,8 +18,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from outlast.calls.drivers import run
 from outlast.calls.guard import Guard
-from outlast.calls.state import current
+from outlast.calls.state import Call, current
 from outlast.components.running import NO_ROW, Place, StepContext, do_work, in_child, load
 from outlast.errors import LeaseLost, PermanentFailure
 from outlast.flow.filling import Values
@@ -206,7 +207,10 @@ class _OfRow:
     def _done(self, config: Mapping[str, Any], context: StepContext) -> Mapping[str, Any]:
         if self._child is None:
             return do_work(self._component, config, context)
-        return self._child.call(in_child, self._component.name, config, context)
+        call = _ChildCall(self._child, self._child.name or "")
+        call.sent = context.idempotency_key
+        done: Mapping[str, Any] = run(call, in_child, (self._component.name, config, context), {})
+        return done
 
     def _context(self, values: Values, row_key: str, row: Any = NO_ROW) -> StepContext:
         work, there, now = self.work, self.work.pass_, current()
@@ -268,6 +272,15 @@ class _OfRow:
         except LeaseLost as lost:
             self._lost(lost)
             raise Snooze(_GONE) from None
+
+
+class _ChildCall(Call):
+    """The call of a row in a process of its own. `current` has the row's idempotency key there, too."""
+
+    sent: str
+
+    def key(self) -> str:
+        return self.sent
 
 
 class RowDeed(_OfRow):

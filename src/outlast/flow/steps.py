@@ -25,7 +25,7 @@ from outlast.errors import AttemptTimeoutError, LeaseLost, PermanentFailure, Tem
 from outlast.flow.filling import Values
 from outlast.flow.outputs import Outputs, keep
 from outlast.flow.parts import guard_of
-from outlast.flow.progress import definition_of, plain
+from outlast.flow.progress import definition_of, plain, tried_since
 from outlast.kernel.clock import Stop, ahead_us, here, roll_for, stopping
 from outlast.kernel.frames import traceback_of
 from outlast.kernel.raised import NoFailure
@@ -154,6 +154,7 @@ class StepWork:
         self.flushed = "compensate" in step.work or "idempotency" in step.work
         self.key: StepKey | None = None
         self.key_token: int | None = None
+        self.since = 1  # the round since which one and the same deed is tried, or undone
         self.number = 0  # of the attempt under way, in the history
         self.noted = 0  # the same, among those of its call
         self.started_us = 0
@@ -226,9 +227,24 @@ class StepWork:
         context.run_id, context.stage = self.pass_.record.id, self.step.id
 
     def idempotency_key(self) -> str:
-        """The same in every attempt of a round, also after a crash; another one once the step was undone."""
-        parts = (self.pass_.record.id, self.step.id, self.deed, self.pass_.round)
+        """
+        The same in every attempt and in every round, also after a crash, until the step is done or undone: an answer that
+        was lost is no reason to do it twice. What undoes it has one of its own, for as long as it undoes the same deed.
+        """
+        parts = (self.pass_.record.id, self.step.id, self.deed, self.since)
         return blake2b("\x1f".join(map(str, parts)).encode(), digest_size=16).hexdigest()
+
+    def _tried_since(self) -> int:
+        """By what is on record. In the first round there is nothing to look for."""
+        there = self.pass_
+        if there.round == 1:
+            return 1
+        store, number = there.store, there.record.number
+        history = keep_trying(lambda: store.step_ends(number, self.step.id), "the store")
+        before = there.round
+        if self.deed == "undo":  # what is undone is what was tried last, which may be rounds ago
+            before = max((one for deed, _, one in history if deed == "do"), default=before)
+        return tried_since(history, before)
 
     def context(self, row: Any = NO_ROW) -> StepContext:
         """What the component knows beside its config."""
@@ -321,6 +337,7 @@ class StepWork:
     def _attempts(self) -> StepEnd:
         row, call = self.row, None
         try:
+            self.since = self._tried_since()
             fn, args, guard = self.prepared()
             call = self._call(guard)
             wait = None
@@ -751,6 +768,7 @@ class StepCall(Call):
 
     def context(self) -> Context:
         context, left = super().context(), self.left()
+        context._key = self._ask_key  # noqa: SLF001 - known in every step, also with a plain guard
         if left is not None:
             context._deadline = self.world.clock.monotonic() + left  # noqa: SLF001 - the nearer of the two
         return context

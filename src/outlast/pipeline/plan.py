@@ -77,6 +77,8 @@ class Plan:
     tuning: Tuning = field(default_factory=Tuning)
     window: int | None = None  # how many items may be in hand, if not as many as the stages can use
     expected: Callable[[], int | None] = lambda: None  # how many items there are, as far as that is known
+    # What an item is known by to services, from its key, where that outlives the run. Else it is its place in the run.
+    known_by: Callable[[str], str] | None = None
     target: str | None = None  # where the pipeline's code is, as the command line takes it, if that is known
 
     @property

@@ -180,6 +180,14 @@ class Flows:
         )
         return [_attempt(row) for row in rows]
 
+    def step_ends(self, run_number: int, step: str) -> list[tuple[Deed, JobOutcome, int]]:
+        """How the attempts at one step, and at what undoes it, have ended: the deed, the outcome, and the round."""
+        rows = self._database.rows(
+            "select deed, outcome, round from outlast_step_attempts where run = ? and step = ? order by deed, number",
+            *(run_number, storable(step)),
+        )
+        return [(deed, outcome, number) for deed, outcome, number in rows]
+
     def step_states(self, run_numbers: Sequence[int]) -> dict[int, dict[str, int]]:
         """
         How many steps of each of these runs are in which state; those that were never begun are not counted. One that is

@@ -350,6 +350,11 @@ class Items:
                 self._keys.add(self._paged(every, run_number))
             return self._keys.find(keys)
 
+    def keys_and_ends(self, run_number: int) -> Iterator[tuple[str, ItemStatus]]:
+        """The key of each finished item of a run, and how it has ended. Nothing of that is kept in memory."""
+        every = "select seq, key, status from outlast_items where run = ? and seq > ? order by seq limit 10000"
+        return ((key, status) for _, key, status in self._paged(every, run_number))
+
     def _paged(self, sql: str, run_number: int) -> Iterator[Any]:
         """The rows of a query by run and by the `seq` before its page, which each of them begins with."""
         last = -1

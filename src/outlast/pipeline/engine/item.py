@@ -132,10 +132,18 @@ class Phase:
 class RunFacts:
     """What all items of a run have in common."""
 
-    __slots__ = ("audit_all", "base_us", "monotonic", "pass_", "pipeline", "run_id")
+    __slots__ = ("audit_all", "base_us", "known_by", "monotonic", "pass_", "pipeline", "run_id")
 
     def __init__(
-        self, *, pipeline: str, run_id: str, pass_: int, monotonic: Callable[[], float], wall_us: int, audit_all: bool
+        self,
+        *,
+        pipeline: str,
+        run_id: str,
+        pass_: int,
+        monotonic: Callable[[], float],
+        wall_us: int,
+        audit_all: bool,
+        known_by: Callable[[str], str] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.run_id = run_id
@@ -143,6 +151,7 @@ class RunFacts:
         self.monotonic = monotonic
         self.base_us = wall_us - int(monotonic() * 1e6)
         self.audit_all = audit_all
+        self.known_by = known_by
 
 
 class Item:
@@ -230,8 +239,10 @@ class Item:
 
     def idempotency_key(self) -> str:
         """The same in every attempt at this stage, also after a resume."""
-        parts = f"{self.stage.run.run_id}\x1f{self.seq}\x1f{self.stage.name}\x1f{self.repaired}"
-        return blake2b(parts.encode(), digest_size=16).hexdigest()
+        run = self.stage.run
+        own = f"{run.run_id}\x1f{self.seq}" if run.known_by is None else run.known_by(self.key)
+        parts = f"{own}\x1f{self.stage.name}\x1f{self.repaired}"
+        return blake2b(parts.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
     # -- before an attempt
 

@@ -88,6 +88,7 @@ class Runner:
             monotonic=clock.monotonic,
             wall_us=to_us(clock.now()),
             audit_all=plan.audit == "all",
+            known_by=plan.known_by,
         )
         self.phase = Phase()
         last = len(plan.stages) - 1
