@@ -165,6 +165,35 @@ steps:
 """
 
 
+#: Rows that are undone one by one, begun with one that waits while there is a file `wait`.
+ROWS_CHARGED = """\
+oml_version: "0.1.0"
+name: shop
+steps:
+  - id: charge
+    component: python
+    for_each: {items: [{n: 1}, {n: 2}], key: n, concurrency: 1}
+    config: {call: "steps:charge", args: {id: "${item.n}"}}
+    compensate: {component: python, config: {call: "steps:give_back", args: {id: "${item.n}"}}}
+"""
+#: Too many rows fail, and what undoes all rows at once is not for a step that failed.
+ROWS_AT_ONCE = """\
+oml_version: "0.1.0"
+name: shop
+steps:
+  - id: reserve
+    component: python
+    config: {call: "steps:reserve"}
+    compensate: {component: python, config: {call: "steps:give_back", args: {id: "${steps.reserve.outputs.id}"}}}
+  - id: halve
+    component: python
+    needs: [reserve]
+    for_each: {items: [{k: 1, n: 3}, {k: 2, n: 3}, {k: 3, n: 4}], key: k}
+    config: {call: "steps:halve"}
+    compensate: {component: python, config: {call: "steps:refuse"}}
+"""
+
+
 class FlowShell(Shell):
     """A folder with a pipeline file; a file in it makes its steps fail or wait."""
 
@@ -838,6 +867,52 @@ def test_rows_that_are_undone_are_counted_while_others_are_not(shell):
     ]
     assert shell("cancel today --compensate").returncode == 0
     assert shell.done == ["drop 3", "drop 2", "undone 1", "drop 1"]
+
+
+def test_rows_of_which_nobody_knows_are_told_each_time_that_somebody_asks(shell):
+    """C-21: exit code 3 the second time, too; and it is not said beside that that nothing was there to undo."""
+    (shell.folder / "shop.yaml").write_text(ROWS_CHARGED)
+    shell.crashed("today")
+    told = "obody knows whether 2 rows of charge were done, so they are not undone"
+    first = shell("cancel today --compensate")
+    assert (first.returncode, told in first.stdout, "this run's to undo" in first.stdout) == (3, True, False)
+    second = shell("cancel today --compensate")
+    assert (second.returncode, second.stdout.splitlines()) == (
+        3,
+        ["today of shop is cancelled already, and nothing of it is left that could be undone.", f"N{told}."],
+    )
+    third = shell("cancel today")
+    assert (third.returncode, f"there is nothing to cancel. N{told}." in third.stderr) == (2, True)
+    shown = shell.json("runs show today")
+    assert (shown["unknown_rows"], shown["steps"][0]["nothing_undone"]) == ({"charge": 2}, False)
+    assert shell("runs report today --html report.html").returncode == 0
+    assert told in (shell.folder / "report.html").read_text()
+
+
+def test_rows_that_stand_are_named_where_nothing_undoes_them(shell):
+    """C-21: of a step that failed and is undone only as a whole; by each command that says what stands, with exit code 3."""
+    (shell.folder / "shop.yaml").write_text(ROWS_AT_ONCE)
+    told = "1 of 3 rows of halve was done and stands"
+    failed = shell("run shop.yaml --run-key today")
+    assert (failed.returncode, f"undone: reserve; {told}\n" in failed.stdout) == (1, True)
+    assert f"Undone: reserve.\n{told}.\n" in failed.stdout
+    shell("run shop.yaml --run-key other")
+    document = json.loads(shell("cancel other --json").stdout)
+    assert (document["standing"], document["standing_rows"]) == ([], {"halve": 1})
+    assert shell("cancel today").stdout.splitlines() == ["Cancelled today of shop.", f"{told}."]
+    assert f"{told}." in shell("runs show today").stdout
+    assert shell("runs report today --html report.html").returncode == 0
+    assert f"{told}." in (shell.folder / "report.html").read_text()
+    done = shell("cancel today --compensate")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        3,
+        ["today of shop is cancelled already, and nothing of it is left that could be undone.", f"{told}."],
+    )
+    shell("run shop.yaml --run-key third")
+    done = shell("cancel third --compensate --json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["exit_code"], document["standing_rows"]) == (3, 3, {"halve": 1})
+    assert document["why"].endswith(f"; undone: reserve; {told}")
 
 
 def test_who_is_asked_to_cancel_while_it_undoes_comes_to_the_end_of_that(shell):

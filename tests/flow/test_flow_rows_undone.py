@@ -258,6 +258,9 @@ class Killed:
     def on(self, name):
         (self.project.root / name).touch()
 
+    def off(self, name):
+        (self.project.root / name).unlink()
+
     def __call__(self, line):
         """A command: its exit code, and what it has printed as JSON."""
         words = [*line.split(), "--json", "--app", self.app.name, "--store", self.app.store_url]
@@ -265,7 +268,7 @@ class Killed:
         env = {**os.environ, "NO_COLOR": "1"}
         with Forked(command, cwd=self.project.root, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
             out, err = process.communicate()
-        assert process.returncode in {0, 3, 5, -signal.SIGKILL}, err
+        assert process.returncode in {0, 1, 3, 5, -signal.SIGKILL}, err
         return process.returncode, json.loads(out) if out else None
 
     @property
@@ -335,3 +338,189 @@ def test_rows_of_which_nobody_knows_are_told(killed):
     assert document["why"] == f"cancelled: 1 of 2 steps succeeded; {undone}{said}"
     assert killed("runs show k")[1]["why"] == document["why"]
     assert document["compensation"] == ("completed" if done else "none")
+
+
+# --- rows of earlier rounds ---
+
+# What the files in the folder are called says what happens: a process dies at the row 1, the gate is shut, the row 1 fails.
+ROUNDS_FUNCTIONS = """\
+import os, signal
+from pathlib import Path
+HERE = Path(__file__).parent
+def is_there(name):
+    return (HERE / name).exists()
+def gate():
+    if is_there("shut"):
+        raise ValueError("the gate is shut")
+def nothing():
+    pass
+def one(id):
+    if id == 1 and is_there("die"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if id == 1 and is_there("fail"):
+        raise ValueError("no")
+def undo(id):
+    pass
+"""
+ROUNDS = """\
+name: rounds
+steps:
+  - id: gate
+    component: python
+    config: {call: "MODULE:gate"}
+    compensate: {component: python, config: {call: "MODULE:nothing"}}
+  - id: each
+    component: python
+    needs: [gate]
+    for_each: {items: [0, 1, 2], concurrency: 1}
+    idempotency: {key: "row-${item}"}
+    config: {call: "MODULE:one", args: {id: "${item}"}}
+    compensate: {component: python, config: {call: "MODULE:undo", args: {id: "${item}"}}}
+"""
+TOLD = "nobody knows whether 1 row of each was done, so it is not undone"
+
+
+@pytest.fixture
+def poisoned(killed):
+    """A run that has failed because three processes died at the row 1: the row 0 is undone, and nobody knows of the row 1."""
+    killed.project.functions(ROUNDS_FUNCTIONS)
+    killed.write(ROUNDS)
+    killed.on("die")
+    for _ in range(3):
+        assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    killed.off("die")
+    code, document = killed("run pipeline.yaml --run-key k")
+    assert (code, document["status"], document["undone"]) == (1, "failed", ["each", "gate"])
+    assert TOLD in document["why"]
+    return killed
+
+
+def test_rows_of_which_nobody_knows_are_told_also_after_a_round_that_never_came_to_them(poisoned):
+    """C-21: what the next round did not do tells nothing of the one before; who cancels is told, the first time and the second."""
+    poisoned.on("shut")
+    code, document = poisoned("resume k")
+    assert (code, document["status"], document["steps"][1]["status"]) == (1, "failed", "skipped")
+    assert document["why"] == (
+        "gate failed (data_error, permanent): the gate is shut; 0 of 2 steps succeeded; "
+        f"{TOLD}; run it again with run_key='k' to try what is not done"
+    )
+    assert (document["unknown_rows"], document["steps"][1]["unknown_rows"]) == ({"each": 1}, 1)
+    for _ in range(2):
+        code, document = poisoned("cancel k --compensate")
+        assert (code, document["exit_code"], document["unknown_rows"]) == (3, 3, {"each": 1})
+        assert document["why"].endswith(f"; 0 of 2 steps succeeded; {TOLD}")
+
+
+def test_rows_that_a_later_round_has_done_are_known_again(poisoned):
+    """C-21: a failure in a later round tells nothing of the earlier one, a success does."""
+    poisoned.on("fail")
+    code, document = poisoned("resume k")
+    assert document["why"] == f"2 of 2 steps succeeded; 1 dead letter of rows is open; {TOLD}"
+    assert (code, document["status"], document["unknown_rows"]) == (0, "completed", {"each": 1})
+    poisoned.off("fail")
+    code, document = poisoned("resume k --from-step each")
+    assert (code, document["status"], document["unknown_rows"]) == (0, "completed", {})
+    assert document["why"] == "2 of 2 steps succeeded"
+
+
+# --- rows that are undone all at once ---
+
+AT_ONCE_FUNCTIONS = """\
+calls, bad, shut = [], set(), []
+def gate():
+    if shut:
+        raise ValueError("the gate is shut")
+def one(id):
+    if id in bad:
+        raise ValueError("no")
+    calls.append(f"do {id}")
+def undo():
+    calls.append("undo all")
+def last():
+    if 0 in bad:
+        raise ValueError("no")
+"""
+AT_ONCE = """\
+name: at_once
+params: {ids: {type: list, default: [1, 2, 3, 4]}}
+steps:
+  - id: gate
+    component: python
+    config: {call: "MODULE:gate"}
+    compensate: {component: python, config: {call: "MODULE:undo"}}
+  - id: each
+    component: python
+    needs: [gate]
+    for_each: {items: "${params.ids}", concurrency: 1}
+    config: {call: "MODULE:one", args: {id: "${item}"}}
+    compensate: {component: python, config: {call: "MODULE:undo"}}
+  - id: last
+    component: python
+    needs: [each]
+    config: {call: "MODULE:last"}
+"""
+
+
+@pytest.fixture
+def at_once(project, app, monkeypatch):
+    """Runs of a pipeline whose rows are undone by one compensation for all, and the functions that they call."""
+    project.functions(AT_ONCE_FUNCTIONS)
+    monkeypatch.syspath_prepend(str(project.root))
+    __import__(project.module)
+
+    def run(key, text=AT_ONCE, **params):
+        return project.load(text, params=params).run(run_key=key, app=app, check=False)
+
+    run.there = project.namespace()
+    return run
+
+
+def test_rows_that_stand_because_their_step_did_not_come_to_its_end_are_told(at_once):
+    """C-21: what undoes all rows is not for a step that failed; that rows stand is told until they are undone or their step is done."""
+    there = at_once.there
+    there.bad |= {2, 3, 4}
+    first = at_once("a")
+    assert (first.status, first["each"].status, there.calls) == ("failed", "failed", ["do 1", "undo all"])
+    stands = "1 of 4 rows of each was done and stands"
+    assert first.why.endswith(f"; undone: gate; {stands}; run it again with run_key='a' to try what is not done")
+    there.shut.append(True)
+    second = at_once("a")
+    assert (second.status, second["each"].status) == ("failed", "skipped")
+    assert stands in second.why
+    there.shut.clear()
+    there.bad.clear()
+    there.bad.add(0)
+    third = at_once("a")  # the row that stood is not done again, and all of them are undone
+    assert (third.status, third["each"].status) == ("failed", "compensated")
+    assert (third.why.count("stand"), sorted(there.calls[2:5])) == (0, ["do 2", "do 3", "do 4"])
+    there.shut.append(True)
+    assert "stand" not in at_once("a").why
+
+
+def test_rows_that_another_run_has_done_are_not_told_as_this_ones(at_once):
+    """C-20, C-21: what stands under another run's key is that run's."""
+    text = AT_ONCE.replace(
+        '    config: {call: "MODULE:one"', '    idempotency: {key: "row-${item}"}\n    config: {call: "MODULE:one"'
+    )
+    assert at_once("a", text, ids=[1]).status == "completed"
+    at_once.there.bad |= {3, 4, 5}
+    second = at_once("b", text, ids=[1, 2, 3, 4, 5])
+    assert (second.status, at_once.there.calls) == ("failed", ["do 1", "do 2", "undo all"])
+    assert "; 1 of 5 rows of each was done and stands; " in second.why
+
+
+def test_rows_that_stand_after_a_kill_are_told_by_who_undoes_the_rest(killed):
+    """C-21: more may be done than is on record, and that is exit code 3, the first time and the second."""
+    undone_by_row = 'config: {call: "MODULE:undo", args: {ticket: "${steps.each.outputs.ticket}"}}'
+    killed.write(KILLED.replace(undone_by_row, 'config: {call: "MODULE:undo", args: {ticket: all}}'))
+    killed.on("die")
+    assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    done = len(killed.on_record("killed.each"))
+    for _ in range(2):
+        code, document = killed("cancel k --compensate")
+        assert (code, document["exit_code"], document["status"]) == (3, 3, "cancelled")
+        assert (document["standing"], document["standing_rows"]) == ([], {"each": done})
+        assert document["why"].startswith("cancelled: 1 of 2 steps succeeded; ")
+        assert document["why"].endswith("and stand" if done > 1 else "and stands" if done else "so they are not undone")
+        assert "nothing is left" not in document["why"]
+    assert [line for line in killed.log if line.startswith("undo")] == []

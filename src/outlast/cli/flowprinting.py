@@ -13,11 +13,12 @@ from outlast.cli.output import console, hint, moment, print_block, print_full_ro
 from outlast.display.flows import MOST_LANES, STATES
 from outlast.display.graph import gutter
 from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
+from outlast.flow.record import unknown_in_words
 from outlast.kernel.clock import here
 from outlast.kernel.frames import from_here
 from outlast.kernel.redact import plain
 from outlast.kernel.wording import counted, duration, whole
-from outlast.report.flows import rows_in_words, told
+from outlast.report.flows import rows_in_words, sentence, told
 from outlast.report.stories import amounts
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ def print_flow(report: FlowReport) -> None:
     left = [name for name in report.standing if name not in report.not_undone]
     if left and report.status in {"failed", "cancelled"}:
         out.print(Text(f"Still stands: {', '.join(left)}."))
+    if report.status in {"failed", "cancelled"}:
+        for line in report.rows_left:
+            out.print(Text(plain(line)))
 
 
 def half_told(report: FlowReport) -> Iterator[str]:
@@ -86,6 +90,11 @@ def half_told(report: FlowReport) -> Iterator[str]:
         names = [name for name in report.undoing if known.get(name) in ways]
         if names:
             yield plain(f"{said}: {', '.join(f'{one} ({rows[one]})' if one in rows else one for one in names)}.")
+
+
+def rows_told(report: FlowReport) -> list[str]:
+    """A sentence for each step with rows that stand, or may, and that nothing undoes any more."""
+    return [plain(line) for line in (*report.rows_left, *map(sentence, unknown_in_words(report.unknown_rows)))]
 
 
 def _print_steps(report: FlowReport) -> None:
@@ -159,6 +168,9 @@ def _what(step: StepFacts) -> Iterator[str]:
     if step.due_at is not None:
         left = (step.due_at - here.get().clock.now()).total_seconds()
         yield f"next attempt {moment(step.due_at)} UTC{f', in {whole(left)}' if left > 0 else ''}"
+    if step.unknown_rows:
+        were = "was" if step.unknown_rows == 1 else "were"
+        yield f"nobody knows whether {counted(step.unknown_rows, 'row')} {were} done"
     if step.nothing_undone:
         yield "nothing of it was this run's to undo"
     elif step.undone_by and step.status in {"compensated", "compensation_failed"}:

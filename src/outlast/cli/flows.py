@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from outlast.cli.flowprinting import half_told, print_flow, print_outlook, tell_next
+from outlast.cli.flowprinting import half_told, print_flow, print_outlook, rows_told, tell_next
 from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, say
 from outlast.cli.spec import carried_values, compiled_file, given_of, is_manifest, read_manifest
 from outlast.cli.stores import opened, or_way_out, stored_at, tell_masked
@@ -433,11 +433,12 @@ def cancel_flow(
         left = record.status == "cancelled" and bool(report.standing or report.undoing)
         settled = record.status == "cancelled" and bool(report.by_hand)  # which is told once more
         if record.status == "cancelled" and worker is None and compensate and not (left or settled):
-            say(f"{called} is cancelled already, and nothing of it is left to undo.")
+            _tell_nothing_left(called, report, views, wishes)
             return
         if record.status in {"completed", "cancelled"} and worker is None and not (compensate and (left or settled)):
             stands = f" Still stands: {', '.join(report.standing)}." if left and report.standing else ""
             half = "".join(f" {line}" for line in half_told(report)) if left else ""
+            half += "".join(f" {line}" for line in rows_told(report))
             way = f" {_way_to_undo(report, stored_at(views, wishes.store))}" if left else ""
             refuse(f"{called} is {record.status}: there is nothing to cancel.{stands}{half}{way}")
         if worker is not None:
@@ -459,15 +460,33 @@ def cancel_flow(
         _undo(record, param=param, root=root, connections=connections, app=app, wishes=wishes)
     if wishes.as_json:
         standing, undoing = list(report.standing), list(report.undoing)
-        print_json({"run": record.id, "wanted": "cancel", "asked": None, "standing": standing, "undoing": undoing})
+        rows = {"standing_rows": dict(report.standing_rows), "unknown_rows": dict(report.unknown_rows)}
+        print_json(
+            {"run": record.id, "wanted": "cancel", "asked": None, "standing": standing, "undoing": undoing} | rows
+        )
         return
     say(f"Cancelled {called}.")
     if report.standing:
         say(f"Still stands, and is not undone: {', '.join(report.standing)}.")
-    for line in half_told(report):
+    for line in (*half_told(report), *rows_told(report)):
         say(line)
     if report.standing or report.undoing:
         hint(_way_to_undo(report, where))
+
+
+def _tell_nothing_left(called: str, report: FlowReport, views: Views, wishes: Wishes) -> None:
+    """
+    Say that nothing more of a cancelled run can be undone. That ends with 0 only if nothing stands: a script that asks a second
+    time is told the same as the first time.
+    """
+    rows = rows_told(report)
+    if rows and wishes.as_json:
+        _print(report, views, wishes, Code.PARTIAL)
+    say(f"{called} is cancelled already, and nothing of it is left {'that could be undone' if rows else 'to undo'}.")
+    for line in rows:
+        say(line)
+    if rows:
+        raise typer.Exit(Code.PARTIAL)
 
 
 def _way_to_undo(report: FlowReport, where: Sequence[str]) -> str:
@@ -511,11 +530,14 @@ def _undo(
 
 
 def _go_back(plan: FlowPlan, home: Home, wishes: Wishes) -> None:
-    """As `_go`, where to be cancelled is what was asked for: 0 if all is undone, 3 if nobody knows of some rows."""
+    """
+    As `_go`, where to be cancelled is what was asked for: 0 if all is undone, 3 if rows stand that nothing undoes, or if nobody
+    knows of some.
+    """
     with or_way_out():
         result, signalled = _worked(plan, home, wishes)
         views = Views(home.store)
         report = views.flows.report(views.of(result))
         over = signalled is None and result.status == "cancelled" and not report.not_undone
-        done = Code.PARTIAL if report.unknown_rows else Code.COMPLETED
+        done = Code.PARTIAL if report.unknown_rows or report.standing_rows else Code.COMPLETED
         _print(report, views, wishes, done if over else signalled or exit_code(result))

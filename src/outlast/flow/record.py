@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.flow.outputs import Outputs
 from outlast.flow.progress import DONE, Progress, in_doubt, is_begun
@@ -17,15 +17,16 @@ from outlast.spec.manifest import Manifest
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from outlast.flow.results import StepStatus
     from outlast.store import Store
     from outlast.store.codec import Codec
     from outlast.store.flows import FlowStep, StepAttempt
-    from outlast.store.records import RunRecord
+    from outlast.store.records import ItemRow, ItemStatus, RunRecord
 
 _OVER = frozenset({"completed", "failed", "cancelled"})
+_ENDED = frozenset({"completed", "partial_success", "failed"})
 NOTHING: Mapping[str, StepStatus] = MappingProxyType({})
 #: Why a row was left as it is when its step was undone.
 UNKNOWN = "nobody knows whether it was done"
@@ -86,7 +87,7 @@ def result_of_record(
 class LeftAlone(dict[str, "StepStatus"]):
     """
     Steps of which nothing was this run's to undo. `unknown` are, by the ids of their steps, how many rows nobody knows of
-    whether they were done: they were not undone.
+    whether they were done: they were not undone, in whichever round that was.
     """
 
     def __init__(self) -> None:
@@ -102,14 +103,16 @@ def left_alone(store: Store, record: RunRecord, progress: Progress) -> LeftAlone
     found = LeftAlone()
     last = max((row.round for row in (*progress.do.values(), *progress.undo.values())), default=1)
     for name, undo in progress.undo.items():
-        ended = undo.state in {"succeeded", "failed"}
-        if not ended or undo.definition["work"].get("compensate", {}).get("per") != "row":
+        if undo.definition["work"].get("compensate", {}).get("per") != "row":
             continue
-        rows = _newest_rows(store, record, name, last)
-        undos = [] if rows is None else _undos(store, rows)
-        if undos and (unknown := _unknown(store, undos[-1])):
-            found.unknown[name] = unknown
-        if undo.state == "failed" or not all(0 < run.counts.total == found.unknown.get(name, 0) for run in undos):
+        rounds = [(run, _undos(store, run)) for _, run in _rows_of(store, record, name, range(1, last + 1))]
+        half = is_begun(undo)
+        if unknown := _unknown(store, rounds, half=half):
+            found.unknown[name] = len(unknown)
+        if undo.state != "succeeded":
+            continue
+        rows, undos = rounds[-1] if rounds else (None, [])
+        if not all(0 < run.counts.total == len(_left_by(store, run)) for run in undos):
             continue
         status = _status(progress.do.get(name), None, over=True)
         if status == "compensated":
@@ -118,13 +121,12 @@ def left_alone(store: Store, record: RunRecord, progress: Progress) -> LeftAlone
     return found
 
 
-def _newest_rows(store: Store, record: RunRecord, step: str, last: int) -> RunRecord | None:
-    """The newest run over the rows of a step."""
-    for number in range(last, 0, -1):
+def _rows_of(store: Store, record: RunRecord, step: str, rounds: Iterable[int]) -> Iterator[tuple[int, RunRecord]]:
+    """The runs over the rows of a step in these rounds, of those that have one."""
+    for number in rounds:
         key = f"{record.id}/{step}" + ("" if number == 1 else f"/{number}")
         if (found := store.find_run(f"{record.pipeline}.{step}", key)) is not None:
-            return found
-    return None
+            yield number, found
 
 
 def _undos(store: Store, rows: RunRecord) -> list[RunRecord]:
@@ -138,16 +140,140 @@ def _undos(store: Store, rows: RunRecord) -> list[RunRecord]:
         found.append(run)
 
 
-def _unknown(store: Store, undo: RunRecord) -> int:
-    """How many rows an undoing has left as they are, because nobody knows of them."""
-    many, after = 0, None
-    while undo.counts.skipped:  # what undoes a row may leave it, too
-        page = store.items(undo.number, status="skipped", after=after, limit=_PAGE)
-        many += sum(row.reason == UNKNOWN for row in page)
+def _unknown(store: Store, rounds: Sequence[tuple[RunRecord, Sequence[RunRecord]]], *, half: bool) -> set[str]:
+    """
+    Keys of the rows of which nobody knows whether they were done, by all rounds of a step and what undid each, the oldest
+    first. A later round that has done a row, and an undoing that has undone it, tell what has become of it; a later round
+    that never came to it, or that failed with it, tells nothing of the earlier one. `half`: the last undoing is not over.
+    """
+    found: set[str] = set()
+    for place, (rows, undos) in enumerate(rounds, 1):
+        found -= _keys(store, rows, "succeeded") if found else found
+        for undo in undos:
+            if half and place == len(rounds) and undo is undos[-1] and undo.status not in _ENDED:
+                continue  # which says itself that it was begun, and how far it is
+            found -= _keys(store, undo, "succeeded") if found else found
+            found |= _left_by(store, undo)
+    return found
+
+
+def _left_by(store: Store, undo: RunRecord) -> set[str]:
+    """Keys of the rows that an undoing has left as they are, because nobody knows of them."""
+    if not undo.counts.skipped:
+        return set()
+    # What undoes a row may leave it, too, for reasons of its own.
+    return {row.key for row in _items(store, undo, "skipped") if row.reason == UNKNOWN}
+
+
+def _keys(store: Store, run: RunRecord, status: ItemStatus) -> set[str]:
+    return {row.key for row in _items(store, run, status)}
+
+
+def _items(store: Store, run: RunRecord, status: ItemStatus) -> Iterator[ItemRow]:
+    """The items of a run that have ended so."""
+    after = None
+    while True:
+        page = store.items(run.number, status=status, after=after, limit=_PAGE)
+        yield from page
         if len(page) < _PAGE:
-            break
+            return
         after = page[-1].seq
-    return many
+
+
+def unknown_in_words(unknown: Mapping[str, int]) -> list[str]:
+    """
+    A sentence for each step with rows of which nobody knows.
+
+    >>> unknown_in_words({"pay": 2})
+    ['nobody knows whether 2 rows of pay were done, so they are not undone']
+    """
+    found: list[str] = []
+    for name, many in unknown.items():
+        were, they = ("was", "it is") if many == 1 else ("were", "they are")
+        found.append(f"nobody knows whether {counted(many, 'row')} of {name} {were} done, so {they} not undone")
+    return found
+
+
+# -- rows that stand -------------------------------------------------------------------------------------------------------
+
+
+class RowsLeft(NamedTuple):
+    """
+    Rows of a step that were done and stand, because what undoes all rows at once is only for a step that came to its end.
+    `total` is None where nobody has counted the rows; `cut_off`: a process has died in the middle, and more may be done
+    than is on record.
+    """
+
+    done: int
+    total: int | None
+    cut_off: bool
+
+    def in_words(self, step: str) -> str:
+        """
+        What is to be said of them.
+
+        >>> RowsLeft(8, 12, cut_off=False).in_words("pack")
+        '8 of 12 rows of pack were done and stand'
+        >>> RowsLeft(1, None, cut_off=True).in_words("pack")
+        'at least 1 row of pack was done and stands'
+        >>> RowsLeft(0, None, cut_off=True).in_words("pack")
+        'nobody knows whether rows of pack were done, so they are not undone'
+        """
+        if not self.done:
+            return f"nobody knows whether rows of {step} were done, so they are not undone"
+        rows = counted(self.done, "row") if self.total is None else f"{self.done:,} of {counted(self.total, 'row')}"
+        were = "was done and stands" if self.done == 1 else "were done and stand"
+        return f"{'at least ' if self.cut_off else ''}{rows} of {step} {were}"
+
+
+def rows_left(store: Store, codec: Codec, record: RunRecord, progress: Progress) -> dict[str, RowsLeft]:
+    """
+    Rows that were done and stand, of steps that are undone once for all rows and did not come to their end; by the ids of
+    the steps. What undoes a step has undone all rows of the rounds up to its own.
+    """
+    steps = [row for row in progress.do.values() if _leaves_rows(row)]
+    if not steps:
+        return {}
+    found: dict[str, RowsLeft] = {}
+    attempts = store.step_attempts(record.number)
+    last = max(row.round for row in (*progress.do.values(), *progress.undo.values()))
+    for step in steps:
+        own = [one for one in attempts if one.step == step.step]
+        since = max((one.round for one in own if one.deed == "undo"), default=0) + 1
+        runs = [*_rows_of(store, record, step.step, range(since, last + 1))]
+        done: set[str] = set()
+        for _, run in runs:
+            done |= _done_here(store, codec, run, by_key="idempotency" in step.definition["work"])
+        crashed = {one.round for one in own if (one.deed, one.outcome) == ("do", "crashed")}
+        cut_off = any(_has_open(run) and (run.status == "running" or number in crashed) for number, run in runs)
+        if done or cut_off:
+            newest = runs[-1][1]
+            total = newest.counts.total if newest.source_exhausted else None
+            found[step.step] = RowsLeft(len(done), total, cut_off)
+    return found
+
+
+def _leaves_rows(row: FlowStep) -> bool:
+    """Whether a step is undone once for all of its rows, and has not come to its end: then nothing undoes those that are done."""
+    how = row.definition["work"].get("compensate")
+    if how is None or "for_each" not in row.definition["work"] or row.state not in {"failed", "pending", "waiting"}:
+        return False
+    return how.get("per") != "row" and not (how["when"] == "started" and row.made_in_round)
+
+
+def _done_here(store: Store, codec: Codec, run: RunRecord, *, by_key: bool) -> set[str]:
+    """Keys of the rows that a run has done; `by_key`: what another run has done under its key is that run's."""
+    found: set[str] = set()
+    for row in _items(store, run, "succeeded"):
+        kept = codec.decode(row.output or b"") if by_key else None
+        if not (isinstance(kept, dict) and "cached" in kept):
+            found.add(row.key)
+    return found
+
+
+def _has_open(run: RunRecord) -> bool:
+    """Whether rows may be without an end."""
+    return not run.source_exhausted or run.counts.pending > 0
 
 
 def open_letters(steps: Sequence[StepRow]) -> int:
@@ -253,10 +379,11 @@ def in_words(
     *,
     alone: Mapping[str, StepStatus] = NOTHING,
     rows: Mapping[str, str] | None = None,
+    left: Mapping[str, RowsLeft] | None = None,
 ) -> str:
     """
     What a run came to, and what is left to do. `alone` are the steps of which nothing was this run's to undo, `rows` says how far the
-    undoing of a step's rows is.
+    undoing of a step's rows is, `left` are rows that were done and that nothing undoes.
     """
     half = progress.half_undone()
     unknown = alone.unknown if isinstance(alone, LeftAlone) else {}
@@ -269,7 +396,7 @@ def in_words(
     if letters:
         said += f"; {counted(letters, 'dead letter')} of rows {'is' if letters == 1 else 'are'} open"
     if status == "completed":
-        return said
+        return "; ".join([said, *unknown_in_words(unknown)])
     parts: list[str] = []
     for name in progress.failed:
         row = progress.do[name]
@@ -280,11 +407,11 @@ def in_words(
         parts.append(f"undone: {', '.join(undone)}")
     elif {*alone} - {*unknown}:
         parts.append("nothing was this run's to undo")
-    for name, many in unknown.items():
-        were, they = ("was", "it is") if many == 1 else ("were", "they are")
-        parts.append(f"nobody knows whether {counted(many, 'row')} of {name} {were} done, so {they} not undone")
-    if left := progress.not_undone():
-        parts.append(f"could not be undone and still stands: {', '.join(left)}")
+    parts += unknown_in_words(unknown)
+    stand = [one.in_words(name) for name, one in (left or {}).items()] if status in {"failed", "cancelled"} else []
+    parts += stand
+    if stuck := progress.not_undone():
+        parts.append(f"could not be undone and still stands: {', '.join(stuck)}")
     parts += half_in_words(progress, rows or {}, at_work=status == "running")
     if status == "failed" and (doubt := in_doubt(progress.manifest, [*progress.do.values(), *progress.undo.values()])):
         parts.append(
@@ -297,7 +424,7 @@ def in_words(
         standing = progress.standing()
         if standing:
             parts.append(f"still stands: {', '.join(standing)}")
-        elif not half and not unknown:
+        elif not half and not unknown and not stand:
             parts.append("nothing is left that could be undone")
     elif status != "running":
         parts.append(f"run it again with run_key={key!r} to go on")

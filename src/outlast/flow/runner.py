@@ -17,7 +17,7 @@ from outlast.errors import LeaseLost
 from outlast.flow.opening import Opened, identity_of
 from outlast.flow.opening import opened as open_run
 from outlast.flow.progress import DONE
-from outlast.flow.record import NOTHING, in_words, left_alone, open_letters, progress_of, result_of_record
+from outlast.flow.record import NOTHING, in_words, left_alone, open_letters, progress_of, result_of_record, rows_left
 from outlast.flow.results import without_secrets
 from outlast.flow.steps import Pass, StepWork
 from outlast.kernel.clock import Stop, here
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from outlast.flow.opening import FlowPlan
     from outlast.flow.progress import Progress
+    from outlast.flow.record import RowsLeft
     from outlast.flow.results import FlowResult, StepStatus
     from outlast.flow.steps import StepEnd
     from outlast.observe.events import Event
@@ -464,7 +465,9 @@ class FlowRun:
                 progress.undo.clear()
                 progress.put(store.flow_steps(record.number))
             found = read(status=status, reason=reason, why="")
-            why = self._why(status, reason, open_letters(found.steps), left_alone(store, record, progress))
+            alone = left_alone(store, record, progress)
+            left = rows_left(store, plan.home.codec, record, progress)
+            why = self._why(status, reason, open_letters(found.steps), alone, left)
             result = replace(found, why=why)
         except StoreError as broken:
             why = self._why(status, reason, 0, NOTHING)
@@ -480,10 +483,17 @@ class FlowRun:
                 emit(event)
         return result
 
-    def _why(self, status: str, reason: str | None, letters: int, alone: Mapping[str, StepStatus]) -> str:
+    def _why(
+        self,
+        status: str,
+        reason: str | None,
+        letters: int,
+        alone: Mapping[str, StepStatus],
+        left: Mapping[str, RowsLeft] | None = None,
+    ) -> str:
         progress, key = self._progress, self.plan.run_key
         assert progress is not None  # noqa: S101 - made before
-        said = in_words(progress, status, key, letters, alone=alone)
+        said = in_words(progress, status, key, letters, alone=alone, left=left)
         if reason == "lease_lost":
             return f"another process works on this run now; {said}"
         if reason == "store_error":

@@ -74,7 +74,8 @@ def _head(report: FlowReport) -> str:
     )
     legend = legend_of((kind, f"<b>{number:,}</b>", escaped(word)) for kind, number, word in parts)
     said = report.verdict[:1].upper() + report.verdict[1:]
-    note = "".join(f"<p>{escaped(one)}</p>" for one in report.unknown)
+    left = report.rows_left if report.status in {"failed", "cancelled"} else ()
+    note = "".join(f"<p>{escaped(one)}</p>" for one in (*report.unknown, *left))
     notes = f'<div class="note" role="note">{note}</div>' if note else ""
     why = "" if f"{said}." == _heading(report) else f'<p class="why">{text(said)}</p>'
     commands = "".join(

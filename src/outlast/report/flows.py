@@ -17,7 +17,15 @@ from outlast.flow.doors import files_of, shown_manifest
 from outlast.flow.opening import is_settled
 from outlast.flow.outputs import Outputs
 from outlast.flow.progress import CUT_OFF, DONE, compared, in_doubt
-from outlast.flow.record import in_words, left_alone, progress_of, result_of_record, was_cut_off
+from outlast.flow.record import (
+    in_words,
+    left_alone,
+    progress_of,
+    result_of_record,
+    rows_left,
+    unknown_in_words,
+    was_cut_off,
+)
 from outlast.kernel.clock import here
 from outlast.kernel.frames import place_of
 from outlast.kernel.redact import mask_known, masked, sanitise
@@ -80,7 +88,8 @@ class StepFacts:
     begun), ``compensating``, ``compensated`` (also by hand) or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
     attempt of its last round to the last one, waits included. `outputs` has the type of each. `dead_letter` is the open
     letter that tells of its failure, `rows` the newest run over its rows or items, `dead_letters` how many of these have an
-    open one. `nothing_undone`: it is on record as undone, and nothing of it was this run's to undo. `undoing` is how far that
+    open one. `nothing_undone`: it is on record as undone, and nothing of it was this run's to undo. `unknown_rows` are rows of
+    which nobody knows whether they were done, in this round or an earlier one. `undoing` is how far that
     is which was begun to undo it and has not ended: ``running``, ``waiting``, ``stopped``, or ``cut_off`` if its process ended in
     the middle; `undo_rows` are the rows of it: how many are to be undone (`total`), are undone, and could not be (`failed`).
     """
@@ -101,6 +110,7 @@ class StepFacts:
     dead_letters: int
     rows: str | None
     nothing_undone: bool = False
+    unknown_rows: int = 0
     undoing: str | None = None
     undo_rows: Mapping[str, int] | None = None
     word: str = ""  # what its status is called here
@@ -121,7 +131,9 @@ class KeptFacts:
 class FlowReport:
     """
     What a flow's run came to, and why. `undone` are the steps that were undone, also by hand, `not_undone` those that could not be,
-    `undoing` those whose undoing was begun and has not ended, and `standing` those that are done and could be undone.
+    `undoing` those whose undoing was begun and has not ended, and `standing` those that are done and could be undone. `standing_rows` are, by
+    the ids of their steps, how many rows are on record as done of steps that did not come to their end and are undone only as a whole: nothing
+    undoes them. `unknown_rows` are, by the ids of their steps, how many rows nobody knows of whether they were done: they are not undone.
     `compensation` is ``none``, ``begun``, ``completed`` or ``failed``. `given` are the parameters that are in no manifest and have to be given again; `unknown` says what cannot be told. `spent` is what all
     attempts at its steps have used, and those at the rows and items of its steps.
     """
@@ -148,6 +160,8 @@ class FlowReport:
     not_undone: tuple[str, ...]
     undoing: tuple[str, ...]
     standing: tuple[str, ...]
+    standing_rows: Mapping[str, int]
+    unknown_rows: Mapping[str, int]
     dead_letters: int
     given: tuple[str, ...]
     artifacts: tuple[KeptFacts, ...]
@@ -156,7 +170,7 @@ class FlowReport:
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     stored: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # what a command needs to find it
     by_hand: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # of `undone`, by somebody
-    unknown_rows: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # steps with rows that nobody knows of
+    rows_left: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # what is said of `standing_rows`
     doubted: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # may be done, and must not be done twice
 
     @property
@@ -177,7 +191,7 @@ class FlowReport:
     def to_dict(self) -> dict[str, Any]:
         """All of it for `json.dumps`: instants are ISO 8601."""
         found: dict[str, Any] = plain(self)
-        for name in ("stored", "by_hand", "unknown_rows", "doubted"):
+        for name in ("stored", "by_hand", "rows_left", "doubted"):
             del found[name]
         for step in found["steps"]:
             del step["word"]
@@ -197,6 +211,11 @@ class FlowReport:
         from outlast.report.flowpage import summary_html
 
         return summary_html(self)
+
+
+def sentence(said: str) -> str:
+    """Words of a run's `why` as a sentence of their own."""
+    return f"{sanitise(said[:1].upper() + said[1:])}."
 
 
 def told(why: str) -> str:
@@ -236,6 +255,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
     runs_over_items = _runs_over_items(store, record, manifest, rows)
     over_rows = {name: found[0] for name, found in runs_over_items.items()}
     alone = left_alone(store, record, progress)
+    left = rows_left(store, Shell(), record, progress)
     lease = store.run_lease(record.number, 0)
     at_work = record.status == "running" and lease is not None
     half = {
@@ -249,7 +269,8 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
                 _step(step, row, progress, attempts, letters, record, at_work=at_work),
                 over_rows.get(step.id),
             ),
-            nothing_undone=step.id in alone,
+            nothing_undone=step.id in alone and step.id not in alone.unknown,
+            unknown_rows=alone.unknown.get(step.id, 0),
             undoing=half.get(step.id, (None, None))[0],
             undo_rows=half.get(step.id, (None, None))[1],
             word=_word(row.status, record, half.get(step.id, (None, None))[0]),
@@ -274,7 +295,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         kind=record.kind,
         status=record.status,
         reason=record.reason,
-        why=_with_hands(why, counts, progress, failed, stood),
+        why=_with_hands(why, counts, progress, failed, stood, more=bool(alone.unknown or left)),
         passes=record.passes,
         wanted=record.wanted,
         running_at=process_of(lease.owner) if at_work and lease is not None else None,
@@ -289,6 +310,8 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         not_undone=tuple(progress.not_undone()),
         undoing=tuple(half),
         standing=tuple(progress.standing()),
+        standing_rows={sanitise(name): one.done for name, one in left.items()},
+        unknown_rows={sanitise(name): many for name, many in alone.unknown.items()},
         dead_letters=result.dead_letters,
         given=tuple(manifest.open_params),
         artifacts=tuple(
@@ -296,11 +319,14 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
             for name, attempt, size, cut, kept in store.kept_of_run(record.number)
         ),
         pass_list=passes,
-        unknown=(_UNREADABLE,) if codec.unreadable else (),
+        unknown=(
+            *((_UNREADABLE,) if codec.unreadable else ()),
+            *(sentence(said) for said in unknown_in_words(alone.unknown) if said not in why),
+        ),
         spent=_spent(record, [run for found in runs_over_items.values() for run in found]),
         stored=tuple(store.app_option()),
         by_hand=tuple(name for name in undone if name in progress.by_hand),
-        unknown_rows=tuple(alone.unknown),
+        rows_left=tuple(sentence(one.in_words(name)) for name, one in left.items()),
         doubted=tuple(in_doubt(manifest, rows)),
     )
 
@@ -311,11 +337,17 @@ def _undone_by_hand(step: StepFacts) -> StepFacts:
 
 
 def _with_hands(
-    why: str, counts: Mapping[str, int], progress: Progress, failed: Sequence[str], stood: Sequence[str]
+    why: str,
+    counts: Mapping[str, int],
+    progress: Progress,
+    failed: Sequence[str],
+    stood: Sequence[str],
+    *,
+    more: bool,
 ) -> str:
     """
     A sentence as it is on record, from when these could not be undone and those stood, with what somebody has undone by hand
-    since.
+    since. `more`: rows are left beside that, which it tells of itself.
     """
     if not progress.by_hand:
         return why
@@ -328,9 +360,10 @@ def _with_hands(
         said.append(f"could not be undone and still stands: {', '.join(left)}")
     why = why.replace(f"could not be undone and still stands: {', '.join(failed)}", "; ".join(said))
     stands = progress.standing()
-    rest = f"still stands: {', '.join(stands)}" if stands else "nothing is left that could be undone"
+    rest = "" if more else "; nothing is left that could be undone"
+    rest = f"; still stands: {', '.join(stands)}" if stands else rest
     before = f"; still stands: {', '.join(stood)}"
-    return f"{why.removesuffix(before)}; {rest}" if why.endswith(before) else why
+    return f"{why.removesuffix(before)}{rest}" if why.endswith(before) else why
 
 
 def _why(
