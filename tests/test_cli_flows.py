@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from forked import run
+from outlast import App, ConfigurationError
 from outlast.display.flows import Counting, FlowPage, changes, now_of, picture
 from outlast.flow.view import FlowView, StepView
 from shells import Shell
@@ -1272,6 +1273,21 @@ def test_a_dead_letter_of_a_row_is_called_that_when_it_is_not_replayed(shell):
         "expected dead letters of items or jobs, but 1 dead letter is of a row of a flow's step."
     )
     assert "outlast resume today --from-step halve" in done.stderr
+
+
+def test_a_dead_letter_of_a_row_is_not_edited(shell):
+    """No replay takes what was written: the flow makes the row again. The way out is told, in a shell and in Python."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    shell("run each.yaml --run-key today")
+    (letter,) = shell.json("dlq list")
+    done = shell(f"dlq edit {letter['id'][:12]} --payload '{{\"n\": 4}}' --reason mended")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"got: {letter['id'][:12]}, of a row of a flow's step" in done.stderr
+    assert "outlast resume today --from-step halve" in done.stderr
+    app = App("default", store=f"sqlite:///{shell.folder}/.outlast/outlast.db")
+    with pytest.raises(ConfigurationError, match="run numbers again with run_key='today' and from_step='halve'"):
+        app.dead_letters.edit(letter["id"], {"n": 4}, reason="mended")
+    assert not shell.json(f"dlq show {letter['id']}")["edited"]
 
 
 def test_events_of_a_flow_are_on_record(shell):

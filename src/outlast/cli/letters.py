@@ -377,6 +377,11 @@ def edit_letter(
                 f"expected the dead letter of an item or a job, got: {before.id[:12]}, of {what}: what that does is in its pipeline file, or in the code of its job.",
                 *_ways_of_flow(views, before, stored_at(views, store)),
             )
+        if ways := _ways_of_flow(views, before, stored_at(views, store)):
+            refuse(
+                f"expected the dead letter of an item or a job, got: {before.id[:12]}, of a row of a flow's step: its flow makes the row again of what the steps before have put out.",
+                *ways,
+            )
         letter = views.letters().edit(before.id, value, reason=reason)
         code = [*_code(views, letter), *stored_at(views, store)]
         gone = is_of_job(letter) and views.letter(letter.id).job is None

@@ -152,10 +152,11 @@ class DeadLetters:
     def edit(self, id: str, payload: object, *, reason: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
         """
         Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when
-        and why.
+        and why. Letters of a flow's steps and of their rows are refused: no replay takes their payloads.
         """
         self.release()
         letter = self._row(id)
+        self._refuse_flows(letter)
         if letter.of_job:
             if not isinstance(payload, dict):
                 message = f"expected the payload of a job to be its arguments by name, got: {a_value_of(payload)}."
@@ -177,6 +178,22 @@ class DeadLetters:
             message = f"expected the dead letter {letter.id} to be open, got: {now.status}. {_AFTER[now.status]}"
             raise ConfigurationError(message)
         return self._shown(changed)
+
+    def _refuse_flows(self, letter: DeadLetterRow) -> None:
+        """Refuse a letter that is not sent again by itself: what its flow does is in its file and in what its steps put out."""
+        got = f"expected the dead letter of an item or a job, got: {letter.id[:12]}"
+        if letter.kind in {"step", "compensation"}:
+            what = "a step" if letter.kind == "step" else "what undoes a job or a step"
+            raise ConfigurationError(
+                f"{got}, of {what}: what that does is in its pipeline file, or in the code of its job."
+            )
+        rows = self._store().rows_above(letter.run) if letter.kind == "item" else None
+        if rows is not None:
+            flow, step = rows
+            raise ConfigurationError(
+                f"{got}, of a row of a flow's step: its flow makes the row again of what the steps before have put out. Once the cause is "
+                f"gone, run {flow.pipeline} again with run_key={flow.run_key!r} and from_step={step!r}."
+            )
 
     @spelled_out(without=("status",))
     def archive(self, *, ids: Sequence[str] | None = None, reason: str, **where: Unpack[LetterFilter]) -> int:

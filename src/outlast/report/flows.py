@@ -687,17 +687,13 @@ class FlowViews:
 
     def rows_of(self, letter: DeadLetter) -> tuple[RunRecord, str] | None:
         """The flow's run and the step whose row has this dead letter; None of a letter of something else."""
-        run = None if letter.run_id is None else self._store.run(letter.run_id)
-        return None if letter.kind != "item" or run is None else self.owner_of(run)
+        found = self._store.rows_above(letter.run_id) if letter.kind == "item" else None
+        return None if found is None else (as_told(self._store, found[0]), found[1])
 
     def owner_of(self, run: RunRecord) -> tuple[RunRecord, str] | None:
         """The flow's run and the step whose rows this is a run over; None of another run."""
-        owner, _, rest = run.run_key.partition("/")
-        flow = self._store.run(owner) if rest and run.kind != "flow" else None
-        step = rest.partition("/")[0]
-        if flow is None or flow.kind != "flow" or run.pipeline != f"{flow.pipeline}.{step}":
-            return None  # items of a pipeline have its code, which replays them
-        return as_told(self._store, flow), step
+        found = self._store.rows_above(run.id)
+        return None if found is None else (as_told(self._store, found[0]), found[1])
 
     def over_items(self, record: RunRecord) -> dict[str, list[RunRecord]]:
         """The runs over rows and items that the steps of a run have made, the newest first."""

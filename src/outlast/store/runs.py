@@ -134,6 +134,20 @@ class Runs(Leases):
             found = self._runs(tx, where, text, *owner, key, max(len(text), _FEWEST), text)
         return [run for run in found if run.id == text] or found
 
+    def flow_above(self, run: RunRecord) -> tuple[RunRecord, str] | None:
+        """The flow's run and the step that has made this run over rows or items, or undoes them; None of another run."""
+        above, _, rest = run.run_key.partition("/")
+        flow = self.run(above) if rest and run.kind != "flow" else None
+        return None if flow is None or flow.kind != "flow" else (flow, rest.partition("/")[0])
+
+    def rows_above(self, run_id: str | None) -> tuple[RunRecord, str] | None:
+        """The same of a run over rows only: items of a pipeline have its code, which does them again by itself."""
+        run = None if run_id is None else self.run(run_id)
+        found = None if run is None else self.flow_above(run)
+        if run is None or found is None or run.pipeline != f"{found[0].pipeline}.{found[1]}":
+            return None
+        return found
+
     def find_replays(self, run_key: str, pipeline: str | None = None) -> list[RunRecord]:
         """The replays of this key, of any pipeline unless one is named."""
         named = ("" if pipeline is None else " and pipeline = ?", *(() if pipeline is None else (pipeline,)))
