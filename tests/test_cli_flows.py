@@ -1290,6 +1290,26 @@ def test_a_dead_letter_of_a_row_is_not_edited(shell):
     assert not shell.json(f"dlq show {letter['id']}")["edited"]
 
 
+def test_every_command_of_letters_knows_those_of_the_rows_of_a_flows_run(shell):
+    """`--run` of a flow means the letters of its rows, too: listed, exported, archived, and not replayed with a way out."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    for key in ("today", "tomorrow"):
+        shell(f"run each.yaml --run-key {key}")
+    assert [len(shell.json(f"dlq {command} --run today")) for command in ("list", "groups")] == [1, 1]
+    for line in ("dlq replay --run today", "dlq replay --run today --canary 1", "dlq replay --pipeline numbers.halve"):
+        done = shell(line)
+        assert (done.returncode, "outlast resume today --from-step halve" in done.stderr) == (2, True)
+    assert shell.json("dlq export out --run today")["exported"] == 1
+    app = App("default", store=f"sqlite:///{shell.folder}/.outlast/outlast.db")
+    today = next(one["id"] for one in shell.json("runs list") if one["run_key"] == "today")
+    with pytest.raises(ConfigurationError, match="run numbers again with run_key='today' and from_step='halve'"):
+        app.dead_letters.replay(run=today)
+    assert len([*app.dead_letters.find(run=today)]) == 1
+    assert shell.json("dlq archive --run today --reason known")["archived"] == 1
+    assert [len(shell.json(f"dlq list --run {key}")) for key in ("today", "tomorrow")] == [0, 1]
+    assert shell.json("dlq archive --run today --undo")["opened"] == 1
+
+
 def test_events_of_a_flow_are_on_record(shell):
     """Compensations everywhere; what attempts tell, of a flow's run."""
     shell.on("fail")

@@ -9,7 +9,6 @@ import json
 import shlex
 import sys
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime
 from functools import wraps
 from itertools import islice
@@ -31,7 +30,7 @@ from outlast.store.records import is_of_job
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from outlast.deadletters import DeadLetter, DeadLetters, FailureGroup
+    from outlast.deadletters import DeadLetter, DeadLetters
     from outlast.report.views import Views
     from outlast.store.records import RunRecord
 
@@ -131,49 +130,6 @@ def _named(views: Views, where: LetterFilter, status: str | None = None) -> Lett
     return named
 
 
-def _with_rows(views: Views, where: LetterFilter) -> list[LetterFilter]:
-    """The same for a run of a flow and for those over the rows and items of its steps."""
-    wanted = where.get("run")
-    record = None if wanted is None else views.run(wanted)
-    if record is None or record.kind != "flow":
-        return [where]
-    found: list[LetterFilter] = [where]
-    for runs in views.flows.over_items(record).values():
-        for run in runs:
-            of_rows: LetterFilter = {**where, "run": run.id}
-            found.append(of_rows)
-    return found
-
-
-def _found(views: Views, several: Sequence[LetterFilter], limit: int) -> list[DeadLetter]:
-    letters = views.letters()
-    found = [letter for where in several for letter in islice(letters.find(**where), limit)]
-    if len(several) > 1:
-        found.sort(key=lambda letter: letter.last_attempt_at, reverse=True)
-    return found[:limit]
-
-
-def _together(several: Sequence[Sequence[FailureGroup]]) -> list[FailureGroup]:
-    """Groups of several runs, those of one fingerprint as one, each with its share of them all."""
-    found: dict[tuple[str, str, str], FailureGroup] = {}
-    for one in (one for groups in several for one in groups):
-        key = one.pipeline, one.stage, one.id
-        same = found.get(key)
-        if same is not None:
-            one = replace(  # noqa: PLW2901 - both of them
-                one,
-                count=one.count + same.count,
-                first_seen_at=min(one.first_seen_at, same.first_seen_at),
-                last_seen_at=max(one.last_seen_at, same.last_seen_at),
-            )
-        found[key] = one
-    whole = sum(one.count for one in found.values())
-    return [
-        replace(one, share=one.count / whole)
-        for one in sorted(found.values(), key=lambda one: (-one.count, one.id, one.stage))
-    ]
-
-
 @dlq.command("list")
 @filtered()
 def list_letters(
@@ -188,7 +144,7 @@ def list_letters(
 ) -> None:
     """List dead letters, the newest change first."""
     with opened(store, app) as views:
-        shown = _found(views, _with_rows(views, _named(views, where, status)), limit)
+        shown = list(islice(views.letters().find(**_named(views, where, status)), limit))
         listed = print_found(
             shown,
             lambda letter: letter_document(letter, reveal=reveal),
@@ -234,9 +190,7 @@ def list_groups(
     from outlast.cli.printing import BELOW_GROUPS, GROUP_HEADINGS, group_row
 
     with opened(store, app) as views:
-        letters = views.letters()
-        several = [letters.groups(limit=limit, **one) for one in _with_rows(views, _named(views, where, status))]
-        groups = several[0] if len(several) == 1 else _together(several)[:limit]
+        groups = views.letters().groups(limit=limit, **_named(views, where, status))
     print_found(
         groups,
         slots_document,

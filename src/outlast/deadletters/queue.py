@@ -30,7 +30,7 @@ from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from outlast.deadletters.letters import FailureGroups
@@ -189,11 +189,7 @@ class DeadLetters:
             )
         rows = self._store().rows_above(letter.run) if letter.kind == "item" else None
         if rows is not None:
-            flow, step = rows
-            raise ConfigurationError(
-                f"{got}, of a row of a flow's step: its flow makes the row again of what the steps before have put out. Once the cause is "
-                f"gone, run {flow.pipeline} again with run_key={flow.run_key!r} and from_step={step!r}."
-            )
+            raise ConfigurationError(f"{got}, of a row of a flow's step: {_made_again(*rows)}")
 
     @spelled_out(without=("status",))
     def archive(self, *, ids: Sequence[str] | None = None, reason: str, **where: Unpack[LetterFilter]) -> int:
@@ -384,6 +380,7 @@ class DeadLetters:
         owners = sorted({owner for _, owner, _ in found})
         if not owners:
             raise NothingToReplay
+        _refuse_runs_of_flows(store, {run for _, _, run in found})
         if len(owners) > 1:
             raise ConfigurationError(
                 f"expected dead letters of one pipeline, got: those of {', '.join(owners)}. Name one with pipeline=."
@@ -525,6 +522,27 @@ def _refuse_closed(rows: Sequence[DeadLetterRow]) -> None:
     closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
     if closed:
         raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
+
+
+def _refuse_runs_of_flows(store: Store, runs: Iterable[str | None]) -> None:
+    """Letters of a flow's steps and of their rows are not sent again by themselves: the run of their flow goes on."""
+    problems: list[str] = []
+    for run in sorted(one for one in runs if one is not None):
+        if (rows := store.rows_above(run)) is not None:
+            problems.append(f"got: those of rows of a flow's step: {_made_again(*rows)}")
+        elif (record := store.run(run)) is not None and record.kind == "flow":
+            again = f"run {record.pipeline} again with run_key={record.run_key!r}"
+            problems.append(f"got: those of steps of a flow: once the cause is gone, {again}.")
+    if problems:
+        raise ConfigurationError([f"expected dead letters of items or jobs, {problem}" for problem in problems])
+
+
+def _made_again(flow: RunRecord, step: str) -> str:
+    """What does the rows of a step again."""
+    return (
+        "its flow makes the row again of what the steps before have put out. Once the cause is gone, "
+        f"run {flow.pipeline} again with run_key={flow.run_key!r} and from_step={step!r}."
+    )
 
 
 def _only_for_runs(**options: Any) -> None:

@@ -31,8 +31,9 @@ _MOST_DAYS = 36_500.0
 class LetterFilter(TypedDict, total=False):
     """
     Which dead letters: all given fields must fit; a field that is left out or None fits every letter. `group` is a
-    fingerprint, `run` a run's id. `text` is looked for in the error and the item's key, in any case. `older_than_days`:
-    the letter was not made, moved or edited in so many days.
+    fingerprint, `run` a run's id; that of a flow's run means the letters of the rows and items of its steps, too. `text` is
+    looked for in the error and the item's key, in any case. `older_than_days`: the letter was not made, moved or edited in
+    so many days.
     """
 
     pipeline: str | None
@@ -61,7 +62,11 @@ FIELDS: Mapping[str, Field] = {
     "stage": Field("Only of this stage.", "stage = ?", "--stage"),
     "group": Field("Only of this failure group.", "fingerprint = ?", "--group"),
     "status": Field("open, replaying, resolved, archived or all.", "status = ?", "--status"),
-    "run": Field("Only of this run, by its key, its id, or the beginning of one.", "run = ?", "--run"),
+    "run": Field(
+        "Only of this run, by its key, its id, or the beginning of one; of a flow, also of its rows.",
+        "run = ?",
+        "--run",
+    ),
     "text": Field(
         "Only with this text in the error or the item's key.",
         r"({error} like ? escape '\' or {item_key} like ? escape '\')",

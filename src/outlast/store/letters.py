@@ -169,6 +169,7 @@ class Letters:
     def _groups(self, where: LetterFilter, abandoned: Sequence[str], limit: int, more: str = "") -> list[LetterGroup]:
         condition, values = self._where(where, abandoned)
         condition += more
+        chosen = condition, values
         with self._database.reading() as tx:
             groups = tx.rows(
                 "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "
@@ -176,18 +177,14 @@ class Letters:
                 "order by count(*) desc, fingerprint, pipeline, stage limit ?",
                 *(*values, limit),
             )
-            return [self._group(tx, group, where, abandoned, more) for group in groups]
+            return [self._group(tx, group, *chosen) for group in groups]
 
-    def _group(
-        self, tx: Transaction, group: Any, where: LetterFilter, abandoned: Sequence[str], more: str
-    ) -> LetterGroup:
+    def _group(self, tx: Transaction, group: Any, condition: str, values: Sequence[Any]) -> LetterGroup:
         fingerprint, pipeline, stage, count, first, last = group
-        condition, values = self._where(where | {"group": fingerprint, "pipeline": pipeline, "stage": stage}, abandoned)
-        condition += more
         newest = tx.rows(
             "select error_class, error_type, error, item_key from outlast_dead_letters "
-            f"where {condition} order by created desc, id desc limit 3",
-            *values,
+            f"where {condition} and fingerprint = ? and pipeline = ? and stage = ? order by created desc, id desc limit 3",
+            *(*values, fingerprint, pipeline, stage),
         )
         error_class, error_type, error, _ = newest[0] if newest else ("", "", "", "")  # moved on in the meantime
         samples = tuple(dict.fromkeys(row[3] for row in newest))
@@ -448,8 +445,26 @@ class Letters:
                 else f" and status = 'replaying' and not {given_up}"
             )
             given.append(self._database.passed(abandoned))
+        run = where.get("run")
+        if run is not None and (below := self._runs_below(run)):
+            del plain["run"]
+            more += f" and run {self._database.among}"
+            given.append(self._database.passed([run, *below]))
         sql, values = in_sql(plain, self._database.lower, here.get().clock.now())
         return f"app = ?{more}{sql}", [self.app, *given, *values]
+
+    def _runs_below(self, run: str) -> list[str]:
+        """
+        The runs over rows and items of the steps of a flow's run, none of another run: whose letters are those of the flow,
+        too. A run over items is asked for as before, by the index that has its letters in order.
+        """
+        rows = self._database.rows(
+            "select below.id from outlast_runs above join outlast_runs below on below.app = above.app "
+            "and substr(below.run_key, 1, length(above.id) + 1) = above.id || '/' "
+            "where above.app = ? and above.id = ? and above.kind = 'flow' order by below.number",
+            *(self.app, storable(run)),
+        )
+        return [row[0] for row in rows]
 
 
 def note_failure(tx: Transaction, id: str, failure: LetterFailure, at_us: int) -> None:
