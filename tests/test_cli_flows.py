@@ -385,6 +385,22 @@ def test_rows_that_failed_are_exit_code_3_only_with_strict(shell):
     assert (done.returncode, "dead letter" in done.stdout) == (0, False)
 
 
+def test_letters_of_rows_that_were_put_away_are_not_counted_as_open(shell):
+    """What is open now counts: in the sentence, beside the step, and for the exit code of --strict."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    shell("run each.yaml --run-key today")
+    (letter,) = shell.json("dlq list")
+    shell(f"dlq archive {letter['id'][:12]} --reason known")
+    done = shell("run each.yaml --run-key today --strict")
+    assert (done.returncode, "dead letter" in done.stdout, "dlq list" in done.stderr) == (0, False, False)
+    shown = shell.json("runs show today")
+    assert (shown["dead_letters"], shown["steps"][1]["dead_letters"]) == (0, 0)
+    assert shown["why"] == "2 of 2 steps succeeded"
+    shell(f"dlq archive {letter['id'][:12]} --undo")
+    done = shell("run each.yaml --run-key today --strict")
+    assert (done.returncode, "2 of 2 steps succeeded; 1 dead letter of rows is open" in done.stdout) == (3, True)
+
+
 def test_rows_that_all_failed_say_why_and_where_their_letters_are(shell):
     """The step fails with the cause that most rows have; letters of its rows are those of the flow's run."""
     (shell.folder / "each.yaml").write_text(EACH)

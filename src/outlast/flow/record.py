@@ -4,6 +4,7 @@ A flow's run as it is on record: steps, their attempts, what they came to, in va
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,12 +76,12 @@ def result_of_record(
         "run_key": record.run_key,
         "pipeline": record.pipeline,
         "status": record.status,
-        "why": record.why,
         "reason": record.reason,
         "compensation": progress.compensation(alone),
-        "dead_letters": open_letters(steps),
+        "dead_letters": open_letters(store, steps),
         **said,
     }
+    fields.setdefault("why", with_letters(record.why, fields["dead_letters"]))
     return FlowResult(steps=steps, error=error, **fields)
 
 
@@ -276,14 +277,33 @@ def _has_open(run: RunRecord) -> bool:
     return not run.source_exhausted or run.counts.pending > 0
 
 
-def open_letters(steps: Sequence[StepRow]) -> int:
-    """Rows and items that failed for good although their step has succeeded."""
+def open_letters(store: Store, steps: Sequence[StepRow]) -> int:
+    """Rows and items that failed for good although their step has succeeded, and whose letters are open now."""
     found = 0
     for step in steps:
-        if step.status in DONE and "dead_letters" in step.outputs and "outcome" in step.outputs:
-            count = step.outputs["dead_letters"]
-            found += count if isinstance(count, int) else 0
+        if (
+            step.status in DONE
+            and {"dead_letters", "outcome", "run"} <= {*step.outputs}
+            and step.outputs["dead_letters"]
+        ):
+            found += len(store.letter_owners(run=str(step.outputs["run"]), status="open"))
     return found
+
+
+_SUCCEEDED = re.compile(
+    r"(\d of [\d,]+ steps? succeeded(?:, \d+ of them before, by (?:its key|their keys))?)"
+    r"(?:; [\d,]+ dead letters? of rows (?:is|are) open)?"
+)
+
+
+def with_letters(why: str, letters: int) -> str:
+    """A sentence that is on record, with how many letters of rows are open now: some were put away since, or sent again."""
+    *_, last = (None, *_SUCCEEDED.finditer(why))
+    return why if last is None else f"{why[: last.start()]}{last[1]}{_open_in_words(letters)}{why[last.end() :]}"
+
+
+def _open_in_words(letters: int) -> str:
+    return f"; {counted(letters, 'dead letter')} of rows {'is' if letters == 1 else 'are'} open" if letters else ""
 
 
 def _step_row(
@@ -393,8 +413,7 @@ def in_words(
     cached = sum(state == "cached" for state in states.values())
     if cached:
         said += f", {cached} of them before, by {'its key' if cached == 1 else 'their keys'}"
-    if letters:
-        said += f"; {counted(letters, 'dead letter')} of rows {'is' if letters == 1 else 'are'} open"
+    said += _open_in_words(letters)
     if status == "completed":
         return "; ".join([said, *unknown_in_words(unknown)])
     parts: list[str] = []

@@ -467,7 +467,7 @@ class FlowRun:
             found = read(status=status, reason=reason, why="")
             alone = left_alone(store, record, progress)
             left = rows_left(store, plan.home.codec, record, progress)
-            why = self._why(status, reason, open_letters(found.steps), alone, left)
+            why = self._why(status, reason, open_letters(store, found.steps), alone, left)
             result = replace(found, why=why)
         except StoreError as broken:
             why = self._why(status, reason, 0, NOTHING)

@@ -25,6 +25,7 @@ from outlast.flow.record import (
     rows_left,
     unknown_in_words,
     was_cut_off,
+    with_letters,
 )
 from outlast.kernel.clock import here
 from outlast.kernel.frames import place_of
@@ -375,7 +376,7 @@ def _why(
         # Its process was killed: nobody has said how far it came.
         said = in_words(progress, "interrupted", record.run_key, letters, alone=alone, rows=rows)
         return f"{record.why.removesuffix('.')}; {said}"
-    return record.told
+    return with_letters(record.told, letters)
 
 
 def _word(status: str, record: RunRecord, undoing: str | None) -> str:
@@ -446,7 +447,12 @@ def rows_in_words(steps: Sequence[StepFacts]) -> dict[str, str]:
 
 
 def _with_rows(store: Store, step: StepFacts, run: RunRecord | None) -> StepFacts:
-    """A step that has not put out what its rows came to: they are on record all the same."""
+    """
+    A step with how many of its rows have a letter that is open now. One that has not put out what its rows came to has them
+    on record all the same.
+    """
+    if step.rows is not None and step.dead_letters:
+        return replace(step, dead_letters=len(store.letter_owners(run=step.rows, status="open")))
     if run is None or step.rows is not None:
         return step
     dead = len(store.letter_owners(run=run.id, status="open")) if run.counts.dlq else 0
