@@ -1326,6 +1326,75 @@ def test_every_command_of_letters_knows_those_of_the_rows_of_a_flows_run(shell):
     assert shell.json("dlq archive --run today --undo")["opened"] == 1
 
 
+def test_advice_names_the_pipeline_where_two_runs_have_one_key(shell):
+    """A key that two pipelines have means neither of them: every command that is told can be given as it is."""
+    shell.on("fail")
+    (shell.folder / "other.yaml").write_text(PIPELINE.replace("name: shop", "name: other"))
+    shell("run other.yaml --run-key today")
+    done = shell("run shop.yaml --run-key today")
+    assert "go on: outlast resume today --pipeline shop\n" in done.stderr
+    assert "outlast runs show today --pipeline shop\n" in done.stderr
+    letter = next(one["id"] for one in shell.json("dlq list") if one["pipeline"] == "shop")
+    assert shell(f"dlq show {letter}").stderr.endswith("outlast resume today --pipeline shop\n")
+    shell.crashed("tomorrow")
+    (shell.folder / "wait").unlink(missing_ok=True)
+    shell("run other.yaml --run-key tomorrow")
+    told = shell("cancel tomorrow --pipeline shop").stderr
+    assert told == "To undo what is left: outlast cancel tomorrow --pipeline shop --compensate\n"
+    assert shell(told.partition(": outlast ")[2]).returncode == 0
+
+
+def test_a_run_below_a_flow_is_neither_cancelled_nor_resumed_by_itself(shell):
+    """The flow would find it cancelled, fail, and undo everything: its own run is named instead."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    shell("run each.yaml --run-key today")
+    (below,) = [run for run in shell.json("runs list") if run["kind"] != "flow"]
+    got = f"got: {below['run_key']}, of the step halve of today, a run of the flow numbers."
+    done = shell(f"cancel {below['id'][:12]}")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"expected a run of its own to cancel, {got}\nThat one is completed: outlast runs show today\n",
+    )
+    done = shell(f"resume {below['id'][:12]}")
+    way = "To do the step again, and what needs it: outlast resume today --from-step halve"
+    assert (done.returncode, done.stderr) == (2, f"expected a run of its own to resume, {got}\n{way}\n")
+    shell.change(
+        'if row["n"] == 3:',
+        'if there("wait"):\n        print("waiting", flush=True)\n        sys.stdin.read()\n    if False:',
+        "steps.py",
+    )
+    with shell.waiting("run each.yaml --run-key tomorrow") as process:
+        process.kill()
+        process.communicate()
+    (below,) = [run for run in shell.json("runs list") if run["kind"] != "flow" and run["id"] != below["id"]]
+    ways = {
+        "cancel": "To cancel that one: outlast cancel tomorrow",
+        "resume": "That one goes on with it: outlast resume tomorrow",
+    }
+    for command, way in ways.items():
+        done = shell(f"{command} {below['id'][:12]}")
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (2, way)
+
+
+def test_a_job_of_a_flow_that_may_be_done_is_not_told_to_be_requeued(shell):
+    """A requeue would be refused every time: the run goes on where somebody names the step."""
+    shell.change("    idempotent: true\n", "    idempotent: false\n")
+    shell.on("flaky")
+    assert shell("enqueue shop.yaml --run-key today").returncode == 0
+    shell("worker --until-idle")
+    (job,) = shell.json("jobs list --status failed")
+    told = shell(f"jobs show {job['id']}").stderr
+    way = "outlast resume today --from-step charge"
+    assert (f"Look first whether charge was done. If it was not, do it again: {way}" in told, "requeue" in told) == (
+        True,
+        False,
+    )
+    (letter,) = shell.json("dlq list")
+    told = shell(f"dlq show {letter['id']}").stderr
+    assert (way in told, "dlq replay" in told) == (True, False)
+    assert shell(way.removeprefix("outlast ")).returncode == 0
+
+
 def test_events_of_a_flow_are_on_record(shell):
     """Compensations everywhere; what attempts tell, of a flow's run."""
     shell.on("fail")

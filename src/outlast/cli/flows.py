@@ -336,7 +336,7 @@ def resume_flow(
     if file is not None and not os.path.lexists(file):
         refuse(f"expected --file to be a pipeline file, but there is none: {file}.")
     if chosen is not None and os.path.lexists(chosen) and not is_manifest(chosen):
-        manifest = _compiled_again(chosen, record, was, given)
+        manifest = _compiled_again(chosen, record, was, given, app, wishes)
         changed = difference(was, manifest)
         hint(f"Taken: {_short(chosen)}, {f'which has changed since: {changed}' if changed else 'with the same steps'}.")
     elif chosen is not None and os.path.lexists(chosen):
@@ -364,14 +364,14 @@ def resume_flow(
     _go(plan, home, wishes)
 
 
-def _compiled_again(file: str, record: RunRecord, was: Manifest, given: Given) -> Manifest:
+def _compiled_again(file: str, record: RunRecord, was: Manifest, given: Given, app: str, wishes: Wishes) -> Manifest:
     """The file as it is now, with what the run was started with; mistakes are told with the way out, and end the command."""
     carried = carried_values(file, was, given)
     compiled = compiled_file(_short(file), carried)
     if compiled.manifest is None:
-        hint(
-            f"To go on with the steps as they are on record: {shlex.join(['outlast', 'resume', record.run_key, '--recorded'])}"
-        )
+        with opened(wishes.store, app) as views:
+            words = ["outlast", "resume", *views.called(record), "--recorded", *stored_at(views, wishes.store)]
+        hint(f"To go on with the steps as they are on record: {shlex.join(words)}")
         raise typer.Exit(Code.INVALID)
     manifest = compiled.manifest
     if manifest.name != record.pipeline:

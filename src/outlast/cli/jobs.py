@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from outlast.observe.figures import JobFigures
+    from outlast.report.flows import FlowReport
     from outlast.report.jobs import Answer, JobView, ScheduleView
     from outlast.store.records import JobAttempt, JobRow, NewJob, QueueState, WorkerState
 
@@ -349,6 +350,7 @@ def show_job(
     with opened(store, app, jobs=[job]) as views:
         view = views.jobs.show(job)
         where = stored_at(views, store, app)
+        flow = views.flows.of_job(view.job) if view.job.kind == FLOW and not as_json else None
     if as_json:
         print_json(job_view_document(view, Shell(), reveal=reveal))
         return
@@ -357,7 +359,7 @@ def show_job(
         _print_tracebacks(view.attempts)
     elif any(attempt.traceback for attempt in view.attempts):
         hint(f"How it came to that place: {shlex.join(['outlast', 'jobs', 'show', job, '--traceback', *where])}")
-    for step in _next_steps(view, where):
+    for step in _next_steps(view, where, flow):
         hint(step)
 
 
@@ -505,7 +507,7 @@ def _then(attempt: JobAttempt) -> str:
     return "" if attempt.stop_reason is None else f"no other: {attempt.stop_reason}"
 
 
-def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
+def _next_steps(view: JobView, where: Sequence[str], flow: FlowReport | None) -> Iterator[str]:
     job = view.job
 
     def command(*words: str) -> str:
@@ -516,8 +518,8 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
             yield f"Resume it: {command('jobs', 'resume', job.queue)}"
         elif sentence == "No worker is running.":
             yield no_worker(where).removeprefix(f"{sentence} ")
-    if (run := flow_run_of(job, Shell())) is not None and job.made:
-        yield f"What its steps did: {command('runs', 'show', run.run_key)}"
+    if flow is not None and job.made:
+        yield f"What its steps did: {command('runs', 'show', *flow.called)}"
     if view.artifacts:
         newest = view.artifacts[-1]
         yield f"What it has kept: {command('jobs', 'artifact', str(job.id), newest.name)}"
@@ -530,7 +532,10 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
                 yield f"If it was undone by hand: {command('dlq', 'archive', one.letter[:12], '--reason', 'undone by hand')}"
     elif job.status == "cancelled" and standing:
         yield f"To undo what it has done: {command('jobs', 'undo', str(job.id))}"
-    if job.status == "failed" and undone not in {"pending", "failed"}:
+    if job.status == "failed" and flow is not None and flow.status == "failed" and flow.doubted:
+        for what, way in flow.doubt(where):  # whoever requeues it is refused
+            yield f"{what} {way}"
+    elif job.status == "failed" and undone not in {"pending", "failed"}:
         yield f"Once the cause is gone: {command('jobs', 'requeue', str(job.id))}"
         if view.steps:
             yield f"To do its steps again, too: {command('jobs', 'requeue', str(job.id), '--from-start')}"

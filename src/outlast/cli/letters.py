@@ -25,14 +25,14 @@ from outlast.kernel.wording import counted
 from outlast.report.views import Plain, letter_document, letter_view_document, slots_document
 from outlast.store.address import Address
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
-from outlast.store.records import is_of_job
+from outlast.store.records import FLOW, is_of_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from outlast.deadletters import DeadLetter, DeadLetters
     from outlast.report.views import Views
-    from outlast.store.records import RunRecord
+    from outlast.store.records import JobRow, RunRecord
 
 dlq = typer.Typer(
     name="dlq", help="Dead letters: what failed for good, and how to send it again.", no_args_is_help=True
@@ -213,6 +213,8 @@ def show_letter(
         letter = view.letter
         place = stored_at(views, store)
         ways = _ways_of_flow(views, letter, place)
+        if view.job is not None and view.job.job.kind == FLOW and view.job.job.status == "failed":
+            ways += _ways_of_doubt(views, view.job.job, place)
         code = [*_code(views, letter), *place]
     if as_json:
         print_json(letter_view_document(view, reveal=reveal))
@@ -570,16 +572,17 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
             return []
         record, step = found
         if record.status == "cancelled":
-            return _ways_of_cancelled(letter, record, stored)
-        again = shlex.join(["outlast", "resume", record.run_key, "--from-step", step, *stored])
+            return _ways_of_cancelled(views, letter, record, stored)
+        again = shlex.join(["outlast", "resume", *views.called(record), "--from-step", step, *stored])
         return [f"Once the cause is gone, its flow does it again, and what needs it: {again}"]
-    resume = shlex.join(["outlast", "resume", letter.item_key, *stored])
-    undo = shlex.join(["outlast", "jobs", "undo", letter.item_key, *stored])
     run = views.flows.run_of(letter)
+    called = (letter.item_key,) if run is None else views.called(run)
+    resume = shlex.join(["outlast", "resume", *called, *stored])
+    undo = shlex.join(["outlast", "jobs", "undo", letter.item_key, *stored])
     if run is not None and run.status == "cancelled":
-        return _ways_of_cancelled(letter, run, stored)
+        return _ways_of_cancelled(views, letter, run, stored)
     if letter.kind == "step" and letter.stop_reason == "ambiguous":
-        again = shlex.join(["outlast", "resume", letter.item_key, "--from-step", letter.stage, *stored])
+        again = shlex.join(["outlast", "resume", *called, "--from-step", letter.stage, *stored])
         return [f"Look first whether it was done. If it was not, its run does it again: {again}"]
     if letter.kind == "step":
         return [f"Once the cause is gone, its run goes on with it: {resume}"]
@@ -590,12 +593,20 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
     return [again, f"If it was undone by hand: {archive}"]
 
 
-def _ways_of_cancelled(letter: DeadLetter, run: RunRecord, stored: Sequence[str]) -> list[str]:
+def _ways_of_doubt(views: Views, job: JobRow, stored: Sequence[str]) -> list[str]:
+    """What does a step again of a flow whose job has failed in it and may have done it; nothing for other jobs."""
+    flow = views.flows.of_job(job)
+    if flow is None or flow.status != "failed":
+        return []
+    return [f"{what} {way}" for what, way in flow.doubt(stored)]
+
+
+def _ways_of_cancelled(views: Views, letter: DeadLetter, run: RunRecord, stored: Sequence[str]) -> list[str]:
     """The same of a run that was cancelled: it does not go on, and can only be undone."""
     because = "undone by hand" if letter.kind == "compensation" else "its run was cancelled"
     archive = shlex.join(["outlast", "dlq", "archive", letter.id[:12], "--reason", because, *stored])
     if letter.kind == "compensation":
-        undo = shlex.join(["outlast", "cancel", run.run_key, "--compensate", *stored])
+        undo = shlex.join(["outlast", "cancel", *views.called(run), "--compensate", *stored])
         return [f"Once the cause is gone, try again to undo it: {undo}", f"If it was undone by hand: {archive}"]
     return [
         f"Its run {run.run_key} was cancelled and does not go on: another run, with another --run-key, does the work.",

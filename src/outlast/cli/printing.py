@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from outlast.deadletters import FailureGroup
+    from outlast.report.views import Views
     from outlast.store.records import RunRecord
 
 
@@ -82,6 +83,12 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", 
         print_full_rows(GROUP_HEADINGS, map(group_row, groups), fold="message", below=BELOW_GROUPS)
 
 
+def name_of(views: Views, run: RunRecord) -> str:
+    """What a command calls a run in one word: its key, or its id where other runs have that key, too."""
+    words = views.called(run)
+    return words[0] if len(words) == 1 else run.id[:12]
+
+
 def next_steps(
     run: RunRecord,
     groups: Sequence[FailureGroup],
@@ -90,10 +97,12 @@ def next_steps(
     *,
     anew: str | None = None,
     stored: Sequence[str] = (),
+    name: str,
 ) -> Iterator[str]:
     """
     What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on
-    with this run, if a command can; `anew` replays once more what a replay has tried; `stored` says where the store is.
+    with this run, if a command can; `anew` replays once more what a replay has tried; `stored` says where the store is,
+    `name` is what a command calls the run.
     """
     # Where everything was read and has ended, a resume has nothing to do but to finish a sink that could not be.
     over = not unfinished(run) and run.reason != "store_error"
@@ -110,11 +119,11 @@ def next_steps(
     # A replay has no letters of its own, and a run that collects its failures has none at all.
     bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
     if bare:
-        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', run.run_key, *stored])}"
+        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', name, *stored])}"
     open_groups = [group for group in groups if group.count]
     if open_groups and run.counts.dlq and run.kind != "replay":
         first = open_groups[0]
-        chosen = ["--group", first.id, "--run", run.run_key, *stored]
+        chosen = ["--group", first.id, "--run", name, *stored]
         yield f"Look at one: {shlex.join(['outlast', 'dlq', 'list', *chosen])}"
         from outlast.pipeline.replays import only_given
 

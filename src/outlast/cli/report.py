@@ -85,7 +85,7 @@ def _report_flow(
     from outlast.cli.flowprinting import print_flow_report, tell_next
 
     if item is not None:
-        command = shlex.join(["outlast", "runs", "attempts", found.run_key, "--item", item, *stored])
+        command = shlex.join(["outlast", "runs", "attempts", *found.called, "--item", item, *stored])
         refuse(f"expected no --item with {found.run_key}, a run of a flow. The attempts at a step: {command}")
     if as_json:
         print_json(found.to_dict())
@@ -94,7 +94,7 @@ def _report_flow(
     else:
         print_flow_report(found)
         tell_next(found, stored)
-        hint(f"As a page: {shlex.join(['outlast', 'runs', 'report', found.run_key, '--html', 'report.html', *stored])}")
+        hint(f"As a page: {shlex.join(['outlast', 'runs', 'report', *found.called, '--html', 'report.html', *stored])}")
 
 
 def clean(value: object) -> str:

@@ -252,6 +252,10 @@ def resume(
         record = views.run(wanted, pipeline_name)
         recorded = views.command(record)
         owner = views.app
+        if record.kind != "flow":
+            from outlast.cli.runs import refuse_below_flow
+
+            refuse_below_flow(views, record, "resume", stored_at(views, store))
     of_items = {
         "--target": target,
         "--input": source,
@@ -506,7 +510,7 @@ def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | N
     where = stored_at(views, store)
     replays = record.kind == "replay"
     known = command.get("target") and (replays or command.get("input"))
-    resume = shlex.join(["outlast", "resume", record.run_key, *where]) if known else None
+    resume = shlex.join(["outlast", "resume", *views.called(record), *where]) if known else None
     which: dict[str, Any] | None = command.get("replay")
     if not replays or which is None:
         return resume, None
@@ -620,7 +624,7 @@ def _tell(
     expected: int | None = None,
 ) -> None:
     """The report, what to do next, and the exit code."""
-    from outlast.cli.printing import next_steps, print_run
+    from outlast.cli.printing import name_of, next_steps, print_run
 
     views = Views(pipeline.app.store)
     record = views.of(result)
@@ -636,7 +640,8 @@ def _tell(
         print_run(record, groups, why=result.why, expected=expected)
         resume, anew = ways_on(views, record, store)
         code_at = views.code_option(record.pipeline)
-        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored_at(views, store)):
+        name, stored = name_of(views, record), stored_at(views, store)
+        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored, name=name):
             hint(step)
     raise typer.Exit(code)
 

@@ -123,7 +123,7 @@ def show_run(
     """
     Show what a run came to: counts, why, its problems, and what to do next; of a flow, every step with every attempt.
     """
-    from outlast.cli.printing import next_steps, print_run
+    from outlast.cli.printing import name_of, next_steps, print_run
     from outlast.cli.running import ways_on
 
     with opened(store, app) as views:
@@ -142,6 +142,8 @@ def show_run(
         resume, anew = ways_on(views, record, store)
         stored = stored_at(views, store)
         owner = views.flows.owner_of(record)
+        called = () if owner is None else views.called(owner[0])
+        name = name_of(views, record)
     if as_json:
         shown = [slots_document(group) for group in groups]
         print_json(run_document(record) | {"groups": shown, "running_at": worker})
@@ -150,15 +152,20 @@ def show_run(
     if worker is not None:
         say(f"It is running at {worker}.")
     elif owner is not None:
-        for line in _next_of_rows(record, *owner, stored):
+        for line in _next_of_rows(record, *owner, called, stored):
             hint(line)
     else:
-        for step in next_steps(record, groups, resume, code, anew=anew, stored=stored):
+        for step in next_steps(record, groups, resume, code, anew=anew, stored=stored, name=name):
             hint(step)
 
 
-def _next_of_rows(record: RunRecord, flow: RunRecord, step: str, stored: Sequence[str]) -> Iterator[str]:
-    """What a person may want to do about the rows of a step: its flow is what does them again."""
+def _next_of_rows(
+    record: RunRecord, flow: RunRecord, step: str, called: Sequence[str], stored: Sequence[str]
+) -> Iterator[str]:
+    """
+    What a person may want to do about the rows of a step: its flow is what does them again. `called` is what a command needs
+    to mean that.
+    """
 
     def command(*words: str) -> str:
         return shlex.join(["outlast", *words, *stored])
@@ -168,11 +175,11 @@ def _next_of_rows(record: RunRecord, flow: RunRecord, step: str, stored: Sequenc
     elif record.counts.failed:
         yield f"Look at those that failed: {command('runs', 'errors', record.id[:12])}"
     if flow.status == "completed" and record.counts.dlq + record.counts.failed:
-        again = command("resume", flow.run_key, "--from-step", step)
+        again = command("resume", *called, "--from-step", step)
         yield f"Once the cause is gone, its flow does all rows of {step} again, and what needs them: {again}"
     elif flow.status in {"failed", "interrupted", "paused"}:
-        yield f"Its flow goes on with it: {command('resume', flow.run_key)}"
-    yield f"Its flow: {command('runs', 'show', flow.run_key)}"
+        yield f"Its flow goes on with it: {command('resume', *called)}"
+    yield f"Its flow: {command('runs', 'show', *called)}"
 
 
 def _show_flow(views: Views, record: RunRecord, stored: Sequence[str], *, traceback: bool, as_json: bool) -> None:
@@ -184,10 +191,10 @@ def _show_flow(views: Views, record: RunRecord, stored: Sequence[str], *, traceb
         return
     print_flow_in_full(report, traceback=traceback)
     if not traceback and any(one.traceback for step in report.steps for one in (*step.attempts, *step.undone_by)):
-        command = ["outlast", "runs", "show", record.run_key, "--traceback", *stored]
+        command = ["outlast", "runs", "show", *report.called, "--traceback", *stored]
         hint(f"How attempts came to the place where they failed: {shlex.join(command)}")
     if report.artifacts:
-        command = ["outlast", "runs", "artifact", record.run_key, report.artifacts[-1].name, *stored]
+        command = ["outlast", "runs", "artifact", *report.called, report.artifacts[-1].name, *stored]
         hint(f"What it has kept: {shlex.join(command)}")
     tell_next(replace(report, steps=tuple(replace(step, error=None) for step in report.steps)), stored)
 
@@ -195,7 +202,7 @@ def _show_flow(views: Views, record: RunRecord, stored: Sequence[str], *, traceb
 def _no_flow(views: Views, record: RunRecord, command: str, stored: Sequence[str]) -> None:
     """Refuse what only a run over items has, and name those that steps of the flow have made."""
     if record.kind == "flow":
-        show = shlex.join(["outlast", "runs", "show", record.run_key, *stored])
+        show = shlex.join(["outlast", "runs", "show", *views.called(record), *stored])
         inside = [
             f"Those of its step {step}: {shlex.join(['outlast', 'runs', command, found[0].id[:12], *stored])}"
             for step, found in views.flows.over_items(record).items()
@@ -470,6 +477,7 @@ def cancel(
         owner = views.app
         asked, worker = False, None
         if record.kind != "flow":
+            refuse_below_flow(views, record, "cancel", stored_at(views, store))
             used = [option for option, value in of_flows.items() if value]
             if used:
                 refuse(
@@ -490,6 +498,29 @@ def cancel(
         )
         return
     _asked(record, asked, worker, "cancel", as_json=as_json)
+
+
+def refuse_below_flow(views: Views, record: RunRecord, command: str, stored: Sequence[str]) -> None:
+    """Refuse to end or to go on with a run that a step of a flow has made: the flow would find it so, and fail."""
+    found = views.flows.above(record)
+    if found is None:
+        return
+    flow, step = found
+    whose = f"of the step {step} of {flow.run_key}, a run of the flow {flow.pipeline}"
+
+    def way(*words: str) -> str:
+        return shlex.join(["outlast", words[0], *words[1:], *stored])
+
+    called = views.called(flow)
+    if command == "cancel" and flow.status not in {"completed", "cancelled"}:
+        line = f"To cancel that one: {way('cancel', *called)}"
+    elif command == "resume" and flow.status == "completed":
+        line = f"To do the step again, and what needs it: {way('resume', *called, '--from-step', step)}"
+    elif command == "resume" and flow.status in {"failed", "interrupted", "paused"}:
+        line = f"That one goes on with it: {way('resume', *called)}"
+    else:
+        line = f"That one is {flow.status}: {way('runs', 'show', *called)}"
+    refuse(f"expected a run of its own to {command}, got: {record.run_key}, {whose}.", line)
 
 
 @contextmanager

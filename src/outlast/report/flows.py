@@ -32,8 +32,9 @@ from outlast.kernel.frames import place_of
 from outlast.kernel.redact import mask_known, masked, sanitise
 from outlast.kernel.wording import counted, process_of
 from outlast.report.gather import passes_of
+from outlast.report.jobs import flow_run_of
 from outlast.report.model import FORMAT, plain, saved
-from outlast.report.views import Shell, as_told
+from outlast.report.views import Shell, as_told, called
 from outlast.spec.params import variable_of
 from outlast.store.records import FLOW, RunCounts, from_us
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from outlast.spec.manifest import Manifest, ManifestStep
     from outlast.store import Store
     from outlast.store.flows import FlowStep, StepAttempt
-    from outlast.store.records import RunRecord
+    from outlast.store.records import JobRow, RunRecord
 
 _UNREADABLE = "What steps have put out cannot be read here: it was stored through a codec of the app's own."
 
@@ -173,6 +174,7 @@ class FlowReport:
     by_hand: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # of `undone`, by somebody
     rows_left: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # what is said of `standing_rows`
     doubted: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # may be done, and must not be done twice
+    called: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # what a command needs to mean it
 
     @property
     def verdict(self) -> str:
@@ -189,10 +191,20 @@ class FlowReport:
         """What a person may want to do now: what it does, and the command. `stored` says where the store is."""
         return [*_next(self, self.stored if stored is None else stored)]
 
+    def doubt(self, stored: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """What does a step again that may be done already, and must not be done twice."""
+        if len(self.doubted) == 1:  # of several, to name one is refused for the others
+            (step,) = self.doubted
+            words = [*self.called, "--from-step", step, *missing_params(self.given), *stored]
+            yield (
+                f"Look first whether {step} was done. If it was not, do it again:",
+                shlex.join(["outlast", "resume", *words]),
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """All of it for `json.dumps`: instants are ISO 8601."""
         found: dict[str, Any] = plain(self)
-        for name in ("stored", "by_hand", "rows_left", "doubted"):
+        for name in ("stored", "by_hand", "rows_left", "doubted", "called"):
             del found[name]
         for step in found["steps"]:
             del step["word"]
@@ -329,6 +341,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         by_hand=tuple(name for name in undone if name in progress.by_hand),
         rows_left=tuple(sentence(one.in_words(name)) for name, one in left.items()),
         doubted=tuple(in_doubt(manifest, rows)),
+        called=tuple(map(sanitise, called(store, record))),
     )
 
 
@@ -701,6 +714,17 @@ class FlowViews:
         found = self._store.rows_above(run.id)
         return None if found is None else (as_told(self._store, found[0]), found[1])
 
+    def of_job(self, job: JobRow) -> FlowReport | None:
+        """The run that the job of a flow works on; None of other jobs, and if it has not begun or is gone."""
+        found = flow_run_of(job, Shell())
+        run = None if found is None else self._store.find_run(found.pipeline, found.run_key)
+        return None if run is None or run.kind != "flow" else self.report(run)
+
+    def above(self, run: RunRecord) -> tuple[RunRecord, str] | None:
+        """The flow's run and the step that has made this run, over rows, over items, or of what undoes them; None of another."""
+        found = self._store.flow_above(run)
+        return None if found is None else (as_told(self._store, found[0]), found[1])
+
     def over_items(self, record: RunRecord) -> dict[str, list[RunRecord]]:
         """The runs over rows and items that the steps of a run have made, the newest first."""
         rows = self._store.flow_steps(record.number)
@@ -745,10 +769,10 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
     def command(*words: str) -> str:
         return shlex.join(["outlast", *words, *stored])
 
-    key = report.run_key
-    again = command("resume", key, *missing_params(report.given))
+    key = report.called
+    again = command("resume", *key, *missing_params(report.given))
     left = bool(report.standing or report.undoing)
-    cancels = command("cancel", key, *(["--compensate"] if left else []))
+    cancels = command("cancel", *key, *(["--compensate"] if left else []))
     if report.running_at is not None:
         yield "To end it:", cancels
         return
@@ -767,10 +791,7 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
     elif report.status == "failed":
         if not report.doubted:
             yield "Once the cause is gone, go on:", again
-        elif len(report.doubted) == 1:  # of several, to name one is refused for the others
-            (doubt,) = report.doubted
-            once_more = command("resume", key, "--from-step", doubt, *missing_params(report.given))
-            yield f"Look first whether {doubt} was done. If it was not, do it again:", once_more
+        yield from report.doubt(stored)
         for name in report.not_undone:
             if name in {step.id for step in report.steps} and (letter := report[name].dead_letter) is not None:
                 archive = command("dlq", "archive", letter[:12], "--reason", "undone by hand")
@@ -783,10 +804,10 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
             if report.status == "completed":
                 yield (
                     "Once the cause is gone, do all rows of the step again, and what needs them:",
-                    command("resume", key, "--from-step", step.id, *missing_params(report.given)),
+                    command("resume", *key, "--from-step", step.id, *missing_params(report.given)),
                 )
     if any(step.error is not None for step in report.steps) and report.status != "completed":
-        yield "Every attempt:", command("runs", "show", key)
+        yield "Every attempt:", command("runs", "show", *key)
 
 
 def _more(report: FlowReport) -> str:

@@ -34,7 +34,7 @@ from outlast.report.model import (
     Wait,
     Warned,
 )
-from outlast.report.views import as_told, stage_name
+from outlast.report.views import as_told, called, stage_name
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
 
@@ -480,7 +480,7 @@ def _of_flow(store: Store, run: RunRecord) -> str | None:
         return None
     flow, step = found
     only = ["--from-step", step] if flow.status == "completed" else []
-    return shlex.join(["outlast", "resume", flow.run_key, *only, *store.app_option()])
+    return shlex.join(["outlast", "resume", *called(store, flow), *only, *store.app_option()])
 
 
 def _letters(

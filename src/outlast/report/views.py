@@ -136,6 +136,10 @@ class Views:
         message = f"expected one run, but {len(matches)} are called {wanted!r}: {listed}. Name one by its id."
         raise ConfigurationError(message)
 
+    def called(self, run: RunRecord) -> tuple[str, ...]:
+        """What a command needs to mean this run."""
+        return called(self._store, run)
+
     def of(self, result: RunResult[Any] | FlowResult) -> RunRecord:
         """The run of a result, as it is on record."""
         found = self._store.run(result.id)
@@ -400,6 +404,17 @@ def as_told(store: Store, run: RunRecord) -> RunRecord:
     if lease is not None and not certainly_dead(lease.owner):
         return run
     return replace(run, status="interrupted", why=run.why or ABANDONED)
+
+
+def called(store: Store, run: RunRecord) -> tuple[str, ...]:
+    """
+    What a command needs to mean this run: its key, with its pipeline where others have that key too. The id, if both do not
+    tell it from another one.
+    """
+    if len(store.find_runs(run.run_key)) <= 1:
+        return (run.run_key,)
+    alone = len(store.find_runs(run.run_key, run.pipeline)) == 1
+    return (run.run_key, "--pipeline", run.pipeline) if alone else (run.id[:12],)
 
 
 def unfinished(run: RunRecord) -> bool:
