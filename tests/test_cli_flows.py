@@ -1395,6 +1395,26 @@ def test_a_job_of_a_flow_that_may_be_done_is_not_told_to_be_requeued(shell):
     assert shell(way.removeprefix("outlast ")).returncode == 0
 
 
+def test_sentences_in_a_shell_have_its_words_and_say_things_once(shell):
+    """No argument of Python, no option twice, and what still stands is told in one place."""
+    shell.change("    idempotent: true\n", "    idempotent: false\n")
+    shell.on("flaky", "stuck")
+    failed = shell("run shop.yaml --run-key today")
+    assert "; look first whether charge was done\n" in failed.stdout
+    assert "run_key=" not in failed.stdout
+    refused = shell("resume today")
+    assert refused.returncode == 2
+    assert "If it was not, or was undone by hand, --from-step charge does it again;" in refused.stderr
+    assert refused.stderr.count("--from-step") == 1
+    cancelled = shell("cancel today --compensate")
+    (sentence,) = [line for line in cancelled.stdout.splitlines() if "steps succeeded" in line]
+    assert sentence.endswith("; could not be undone and still stands: reserve")
+    (letter,) = [one["id"] for one in shell.json("dlq list") if one["kind"] == "compensation"]
+    put_away = shell(f"dlq archive {letter} --reason 'undone by hand'")
+    assert put_away.stderr == "Its run was cancelled: what could not be undone counts as undone by hand.\n"
+    assert "; undone by hand: reserve; nothing is left that could be undone\n" in shell("runs show today").stdout
+
+
 def test_events_of_a_flow_are_on_record(shell):
     """Compensations everywhere; what attempts tell, of a flow's run."""
     shell.on("fail")

@@ -374,7 +374,7 @@ def test_what_still_stands_beside_what_was_undone_by_hand_is_told(tmp_path):
     done = shell("cancel z --compensate")
     assert (
         done.returncode,
-        "undone by hand: b; could not be undone and still stands: a; still stands: a" in done.stdout,
+        "undone by hand: b; could not be undone and still stands: a\n" in done.stdout,
     ) == (*(5, True),)
     assert "Could not be undone, and still stands: a." in done.stdout
     assert "To undo what is left: outlast cancel z --compensate" in done.stderr

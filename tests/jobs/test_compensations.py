@@ -427,7 +427,8 @@ def test_steps_of_a_cancelled_job_are_not_forgotten_while_what_they_did_stands(a
     app.jobs.cancel(handle.id)
     with pytest.raises(
         StoreRefused,
-        match=rf"it was cancelled, and what .*:undo would undo stands\. Have it undone first: outlast jobs undo {handle.id}\.",
+        match=rf"it was cancelled, and what .*:undo would undo stands\. Have it undone first: outlast jobs undo {handle.id}\. "
+        "Or requeue it, but not from the start: it goes on where it was",
     ):
         app.jobs.requeue(handle.id, from_start=True)
     assert handle.status == "cancelled"

@@ -6,6 +6,7 @@ Runs of flows from the command line: what ``outlast run`` does with a pipeline f
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from outlast.cli.spec import carried_values, compiled_file, given_of, is_manifes
 from outlast.cli.stores import opened, or_way_out, stored_at, tell_masked
 from outlast.cli.targets import is_flow
 from outlast.errors import ConfigurationError
+from outlast.report.flows import told
 from outlast.report.views import Views
 from outlast.store.faults import StoreError
 
@@ -164,8 +166,13 @@ def _planned(manifest: Manifest, home: Home, **how: Any) -> FlowPlan:
         refuse(*map(_in_shell, missing.problems))
 
 
+#: Some sentences name both: a job that fails with one is read in a shell, too.
+_FROM_STEP = re.compile(r"""from_step=(['"])(.*?)\1(?: \(--from-step \2\))?""")
+
+
 def _in_shell(text: str) -> str:
     """What Python is told about its arguments, as a shell has them."""
+    text = _FROM_STEP.sub(r"--from-step \2", text)
     for python, shell in (
         ('on_change="keep"', "--on-change keep"),
         ('on_change="redo"', "--on-change redo"),
@@ -239,7 +246,7 @@ def _tell(home: Home, result: FlowResult, wishes: Wishes, signalled: Code | None
         if not result.steps or wishes.as_json:
             raise
         say(f"{result.pipeline}  {result.run_key}  {result.status}")
-        say(result.why)
+        say(told(result.why))
         raise typer.Exit(code) from None
     _print(report, views, wishes, code)
 

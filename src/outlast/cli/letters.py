@@ -467,13 +467,13 @@ def archive_letters(
         move = letters.unarchive if undo else letters.archive
         count = move(ids=known, **said, **_named(views, where))
         shown = [] if undo or known is None else map(letters.show, known)
-        undone = {"job" if one.run_id is None else "run" for one in shown if one.kind == "compensation"}
+        undone = {_when_undone(views, one) for one in shown if one.kind == "compensation"}
     if as_json:
         print_json({"opened" if undo else "archived": count})
     elif count:
         say(f"{'Opened' if undo else 'Archived'} {count:,}.")
-        for what in sorted(undone):
-            hint(f"When its {what} goes on, what could not be undone counts as undone by hand.")
+        for when in sorted(undone):
+            hint(f"{when} what could not be undone counts as undone by hand.")
     else:
         say(f"{'Opened' if undo else 'Archived'} 0: none of those that are {'archived' if undo else 'open'} fits.")
 
@@ -599,6 +599,14 @@ def _ways_of_doubt(views: Views, job: JobRow, stored: Sequence[str]) -> list[str
     if flow is None or flow.status != "failed":
         return []
     return [f"{what} {way}" for what, way in flow.doubt(stored)]
+
+
+def _when_undone(views: Views, letter: DeadLetter) -> str:
+    """From when on something that could not be undone counts as undone, if its letter is put away."""
+    if letter.run_id is None:
+        return "When its job goes on,"
+    run = views.flows.run_of(letter)
+    return "Its run was cancelled:" if run is not None and run.status == "cancelled" else "When its run goes on,"
 
 
 def _ways_of_cancelled(views: Views, letter: DeadLetter, run: RunRecord, stored: Sequence[str]) -> list[str]:

@@ -440,10 +440,10 @@ def in_words(
     elif status == "failed":
         parts.append(f"run it again with run_key={key!r} to try what is not done")
     elif status == "cancelled":
-        standing = progress.standing()
+        standing = [name for name in progress.standing() if name not in stuck]  # those are told already
         if standing:
             parts.append(f"still stands: {', '.join(standing)}")
-        elif not half and not unknown and not stand:
+        elif not half and not unknown and not stand and not stuck:
             parts.append("nothing is left that could be undone")
     elif status != "running":
         parts.append(f"run it again with run_key={key!r} to go on")

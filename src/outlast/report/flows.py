@@ -233,7 +233,10 @@ def sentence(said: str) -> str:
 
 def told(why: str) -> str:
     """What a run came to, without how Python goes on with it: where this is shown, a command follows."""
-    return why.partition("; run it again with run_key=")[0]
+    return _IN_PYTHON.split(why, maxsplit=1)[0]
+
+
+_IN_PYTHON = re.compile(r"; run it again with run_key=|(?<= was done): run it again with run_key=")
 
 
 # -- from the store --------------------------------------------------------------------------------------------------------
@@ -259,7 +262,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
     manifest = shown_manifest(record)
     rows = store.flow_steps(record.number)
     progress = progress_of(manifest, rows, record)
-    failed, stood = progress.not_undone(), progress.standing()
+    failed = progress.not_undone()
     progress.by_hand = frozenset(name for name in failed if is_settled(store, progress.undo[name]))
     attempts = store.step_attempts(record.number)
     codec = _Names()
@@ -308,7 +311,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         kind=record.kind,
         status=record.status,
         reason=record.reason,
-        why=_with_hands(why, counts, progress, failed, stood, more=bool(alone.unknown or left)),
+        why=_with_hands(why, counts, progress, failed, over=record.status == "cancelled" and not (alone.unknown or left)),
         passes=record.passes,
         wanted=record.wanted,
         running_at=process_of(lease.owner) if at_work and lease is not None else None,
@@ -351,17 +354,11 @@ def _undone_by_hand(step: StepFacts) -> StepFacts:
 
 
 def _with_hands(
-    why: str,
-    counts: Mapping[str, int],
-    progress: Progress,
-    failed: Sequence[str],
-    stood: Sequence[str],
-    *,
-    more: bool,
+    why: str, counts: Mapping[str, int], progress: Progress, failed: Sequence[str], *, over: bool
 ) -> str:
     """
-    A sentence as it is on record, from when these could not be undone and those stood, with what somebody has undone by hand
-    since. `more`: rows are left beside that, which it tells of itself.
+    A sentence as it is on record, from when these could not be undone, with what somebody has undone by hand since. `over`: the
+    run is cancelled, and leaves no rows that it tells of itself.
     """
     if not progress.by_hand:
         return why
@@ -373,11 +370,8 @@ def _with_hands(
     if left := progress.not_undone():
         said.append(f"could not be undone and still stands: {', '.join(left)}")
     why = why.replace(f"could not be undone and still stands: {', '.join(failed)}", "; ".join(said))
-    stands = progress.standing()
-    rest = "" if more else "; nothing is left that could be undone"
-    rest = f"; still stands: {', '.join(stands)}" if stands else rest
-    before = f"; still stands: {', '.join(stood)}"
-    return f"{why.removesuffix(before)}{rest}" if why.endswith(before) else why
+    over = over and not progress.standing() and not progress.half_undone()
+    return f"{why}; nothing is left that could be undone" if over else why
 
 
 def _why(

@@ -397,7 +397,7 @@ def close_round(tx: Transaction, app: str, job: int, state: str, *, from_start: 
         if now == "registered" and from_start:
             message = (
                 f"expected what job {job} has done to be undone before all of it is done again, got: it was cancelled, and what {call} would "
-                f"undo stands. Have it undone first: outlast jobs undo {job}. Or requeue it without from_start: it goes on where it was."
+                f"undo stands. Have it undone first: outlast jobs undo {job}. Or requeue it, but not from the start: it goes on where it was."
             )
             raise StoreRefused(message, error_class="data_error")
         if now == "failed" and not by_hand:
