@@ -97,15 +97,16 @@ def next_steps(
     *,
     anew: str | None = None,
     stored: Sequence[str] = (),
-    name: str,
+    name: str | None = None,
 ) -> Iterator[str]:
     """
     What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on
     with this run, if a command can; `anew` replays once more what a replay has tried; `stored` says where the store is,
-    `name` is what a command calls the run.
+    `name` is what a command calls the run, if not by its key.
     """
     # Where everything was read and has ended, a resume has nothing to do but to finish a sink that could not be.
     over = not unfinished(run) and run.reason != "store_error"
+    called = name or run.run_key
     how = resume or f"start its program again, with run_key={run.run_key!r}"
     if run.reason == "spend_limit":
         yield f"Once its spend_limit is higher, go on: {how}"
@@ -119,11 +120,11 @@ def next_steps(
     # A replay has no letters of its own, and a run that collects its failures has none at all.
     bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
     if bare:
-        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', name, *stored])}"
+        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', called, *stored])}"
     open_groups = [group for group in groups if group.count]
     if open_groups and run.counts.dlq and run.kind != "replay":
         first = open_groups[0]
-        chosen = ["--group", first.id, "--run", name, *stored]
+        chosen = ["--group", first.id, "--run", called, *stored]
         yield f"Look at one: {shlex.join(['outlast', 'dlq', 'list', *chosen])}"
         from outlast.pipeline.replays import only_given
 
