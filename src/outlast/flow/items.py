@@ -148,7 +148,10 @@ class _OfItems:
         self._runs: deque[Run] = deque()  # under way
         self._lost: LeaseLost | None = None
 
-    rows_under_way = False
+    @property
+    def rows_under_way(self) -> bool:
+        """Whether the work of some row has not come to its end, also in a thread that nobody waits for any more."""
+        return False
 
     def give_up(self) -> None:
         """Nobody waits for it any longer: what runs in it is cancelled, or left. From any thread."""
@@ -411,7 +414,7 @@ class _Rows(_OfItems):
 
     @property
     def rows_under_way(self) -> bool:
-        """Whether the work of some row has not come to its end, also in a thread that nobody waits for any more."""
+        """As of any work on items."""
         return self._deed is not None and self._deed.calls > 0
 
     def go(self) -> dict[str, Any]:

@@ -244,7 +244,7 @@ def in_doubt(manifest: Manifest, rows: Iterable[FlowStep]) -> list[str]:
 def _of_done_rows(undo: FlowStep) -> bool:
     """Whether it undoes only the rows that are on record as done: the others stay as doubtful as they were."""
     how = undo.definition["work"].get("compensate", {})
-    return how.get("per") == "row" and how.get("when") == "completed"
+    return bool(how.get("per") == "row" and how.get("when") == "completed")
 
 
 def may_be_done(reason: str | None, error_class: str | None) -> bool:

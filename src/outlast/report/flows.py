@@ -311,7 +311,9 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         kind=record.kind,
         status=record.status,
         reason=record.reason,
-        why=_with_hands(why, counts, progress, failed, over=record.status == "cancelled" and not (alone.unknown or left)),
+        why=_with_hands(
+            why, counts, progress, failed, over=record.status == "cancelled" and not (alone.unknown or left)
+        ),
         passes=record.passes,
         wanted=record.wanted,
         running_at=process_of(lease.owner) if at_work and lease is not None else None,
@@ -353,9 +355,7 @@ def _undone_by_hand(step: StepFacts) -> StepFacts:
     return replace(step, status="compensated", error=None, error_class=None, stop_reason=None, word="undone by hand")
 
 
-def _with_hands(
-    why: str, counts: Mapping[str, int], progress: Progress, failed: Sequence[str], *, over: bool
-) -> str:
+def _with_hands(why: str, counts: Mapping[str, int], progress: Progress, failed: Sequence[str], *, over: bool) -> str:
     """
     A sentence as it is on record, from when these could not be undone, with what somebody has undone by hand since. `over`: the
     run is cancelled, and leaves no rows that it tells of itself.
