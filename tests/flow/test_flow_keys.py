@@ -203,3 +203,97 @@ def test_a_failure_is_not_remembered(project, app):
     with pytest.raises(outlast.FlowFailed):
         project.load(text).run(run_key="a", app=app)
     assert project.load(text).run(run_key="b", app=app)["once"].status == "succeeded"
+
+
+# --- rows with keys that are undone all at once ---
+
+AT_ONCE = """\
+import threading
+calls, deeds, lock = [], {}, threading.Lock()
+def note(line):
+    with lock:
+        calls.append(line)
+def do(id):
+    note(f"do {id}")
+    return {"ticket": f"t{id}"}
+def undo():
+    note("undo all")
+    deeds.get("undo", lambda: None)()
+def undo_one(id):
+    note(f"undo {id}")
+    deeds.get("undo", lambda: None)()
+def last(boom):
+    if boom:
+        raise ValueError("no")
+"""
+ALL_ROWS = """\
+name: rows
+params: {ids: {type: list, default: [1, 2]}, boom: {type: boolean, default: true}}
+steps:
+  - id: each
+    component: python
+    for_each: {items: "${params.ids}", concurrency: 1}
+    config: {call: "MODULE:do", args: {id: "${item}"}}
+    idempotency: {key: "row-${item}"}
+    retry: {max_attempts: 1}
+    compensate: {component: python, config: {call: "MODULE:undo"}, retry: {max_attempts: 1}}
+  - id: last
+    component: python
+    config: {call: "MODULE:last", args: {boom: "${params.boom}"}}
+"""
+BY_ROW = ALL_ROWS.replace('"MODULE:undo"', '"MODULE:undo_one", args: {id: "${item}"}')
+PLAIN = (
+    ALL_ROWS.replace('    for_each: {items: "${params.ids}", concurrency: 1}\n', "")
+    .replace('"row-${item}"', '"one"')
+    .replace('"${item}"', "1")
+)
+
+
+@pytest.fixture
+def at_once(project, app, monkeypatch):
+    """Runs of a pipeline by their keys; the last step fails unless it is told otherwise."""
+    project.functions(AT_ONCE)
+    monkeypatch.syspath_prepend(str(project.root))
+    there = importlib.import_module(project.module)
+
+    def run(key, text=ALL_ROWS, **params):
+        return project.load(text, params=params).run(run_key=key, app=app, check=False)
+
+    run.calls, run.deeds = there.calls, there.deeds
+    return run
+
+
+def test_rows_that_are_undone_at_once_are_not_remembered(at_once):
+    """D-17: what undoes all rows of a step deletes what is remembered under the key of each."""
+    assert at_once("a")["each"].status == "compensated"
+    assert at_once("b", boom=False)["each"].status == "succeeded"
+    assert at_once.calls == ["do 1", "do 2", "undo all", "do 1", "do 2"]
+
+
+def test_rows_that_another_run_did_are_not_undone_at_once(at_once):
+    """C-21: all rows are an earlier run's, and so is the step, which is told as any that was known by its key."""
+    assert at_once("a", boom=False).status == "completed"
+    second = at_once("b")
+    assert (second.status, second["each"].status, second.compensation) == ("failed", "cached", "none")
+    assert "1 of 2 steps succeeded, 1 of them before, by its key" in second.why
+    assert second["each"].outputs["count"] == 2
+    assert at_once("b", boom=True)["each"].status == "cached"
+    assert at_once("c", boom=False).status == "completed"
+    assert at_once.calls == ["do 1", "do 2"]
+
+
+def test_of_rows_that_are_undone_at_once_one_of_this_run_is_enough(at_once):
+    """C-21, D-17: the step is undone; what the other run did stays remembered under its keys."""
+    assert at_once("a", ids=[1], boom=False).status == "completed"
+    assert at_once("b", ids=[1, 2])["each"].status == "compensated"
+    assert at_once("c", ids=[1, 2], boom=False).status == "completed"
+    assert at_once.calls == ["do 1", "do 2", "undo all", "do 2"]
+
+
+def test_rows_that_their_keys_refused_are_not_undone_at_once(at_once):
+    """C-21: other work was done under their keys; with `when: started` nothing of this run's was begun either."""
+    begun = ALL_ROWS.replace('{call: "MODULE:undo"}', '{call: "MODULE:undo"}, when: started')
+    assert at_once("a", begun, boom=False).status == "completed"
+    other = begun.replace('args: {id: "${item}"}', 'args: {id: "x${item}"}')
+    assert at_once("b", other)["each"].status == "failed"
+    assert at_once.calls == ["do 1", "do 2"]

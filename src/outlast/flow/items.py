@@ -106,6 +106,16 @@ def prepared_undo(work: StepWork) -> tuple[Callable[..., Any], tuple[Any, ...], 
     return _Undo(work).go, (), Guard(f"{work.step.id}.compensate", retry=None)
 
 
+def prepared_if_others(work: StepWork) -> tuple[Callable[..., Any], tuple[Any, ...], Guard] | None:
+    """
+    Nothing, in place of what undoes all rows of a step at once, if this run has done or begun none of them: other runs have
+    done them under their keys, and it would undo their work. None if there is something to undo.
+    """
+    of_others = _Undo(work).is_of_others()
+    work.items = None  # it is not undone row by row
+    return (dict, (), Guard(f"{work.step.id}.compensate", retry=None)) if of_others else None
+
+
 # -- runs of the item runner -----------------------------------------------------------------------------------------------
 
 
@@ -782,6 +792,23 @@ class _Undo(_OfItems):
         if result.counts.failed:
             raise self._stands(key, result)
         return {}
+
+    def is_of_others(self) -> bool:
+        """Whether all rows were done by other runs under their keys, or were refused by these."""
+        work, there = self.work, self.there
+        before = self.newest(there.round)
+        if before is None:
+            return False
+        _, record = before
+        for row in self.items(record):
+            if row.status == "succeeded" and "cached" not in self.kept(row):
+                return False
+            if row.status in {"dlq", "failed"} and self._was_called(record, row):
+                return False
+        if work.is_done():  # then every row has come to its end
+            return record.counts.total > 0
+        # What has no end on record was begun under its key.
+        return not keep_trying(partial(there.store.holds_keys, self.name, there.record.id), "the store")
 
     def _entries(self, rows: list[Any], number: int, record: RunRecord) -> list[dict[str, Any]]:
         """

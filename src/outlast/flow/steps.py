@@ -25,7 +25,7 @@ from outlast.errors import AttemptTimeoutError, LeaseLost, PermanentFailure, Tem
 from outlast.flow.filling import Values
 from outlast.flow.outputs import Outputs, keep
 from outlast.flow.parts import guard_of
-from outlast.flow.progress import definition_of, plain, tried_since
+from outlast.flow.progress import DONE, definition_of, plain, tried_since
 from outlast.kernel.clock import Stop, ahead_us, here, roll_for, stopping
 from outlast.kernel.frames import traceback_of
 from outlast.kernel.raised import NoFailure
@@ -171,6 +171,7 @@ class StepWork:
         self.last_class: str | None = None if row is None else row.error_class
         self.counts: Mapping[str, int] | None = None  # of its rows or items
         self.items: Any = None  # the runs over them
+        self.left = False  # of what is to be undone, everything is other runs' work
 
     @property
     def attempt(self) -> int:
@@ -280,6 +281,12 @@ class StepWork:
             from outlast.flow.items import prepared_undo
 
             return prepared_undo(self)
+        if self.deed == "undo" and "for_each" in self.step.work and "idempotency" in self.step.work:
+            from outlast.flow.items import prepared_if_others
+
+            if (nothing := prepared_if_others(self)) is not None:
+                self.left = True
+                return nothing
         if self.component_name == "pipeline" or (self.deed == "do" and "for_each" in self.step.work):
             from outlast.flow.items import prepared
 
@@ -398,6 +405,10 @@ class StepWork:
         somebody else is at it, or has done other work for the same key.
         """
         there = self.pass_
+        if self.left and self.is_done():
+            keep_trying(lambda: there.store.leave_step(there.lease, self.step.id, ahead_us=ahead_us()), "the store")
+            self.end = StepEnd("cached")
+            raise Ended(None)
 
         def ask() -> Any:
             try:
@@ -431,6 +442,12 @@ class StepWork:
         self.noted = 0 if self.call is None else self.call.number
         self.key_token = begun.key_token
         self.pass_.changed()
+
+    def is_done(self) -> bool:
+        """Whether the step is on record as done."""
+        there = self.pass_
+        row = keep_trying(lambda: there.store.flow_step(there.record.number, self.step.id, "do"), "the store")
+        return row is not None and row.state in DONE
 
     def _hit(self, done: KeyDone) -> list[EventRow]:
         from outlast.observe.events import IdempotencyHit

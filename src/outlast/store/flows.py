@@ -536,13 +536,27 @@ class Flows:
         if row is None:
             return
         done = _step(row)
-        (holder,) = tx.row("select id from outlast_runs where number = ?", run)
+        holder, pipeline = tx.row("select id, pipeline from outlast_runs where number = ?", run)
         if done.key_digest is not None:
             idempotency.forget(tx, self.app, done.key_scope or "", done.key_digest, holder)
+        elif _has_keyed_rows(done) and not _is_undone_by_row(done):
+            # Once for all rows: each of them is undone with that.
+            idempotency.forget_all(tx, self.app, f"{pipeline}.{step}", holder)
         if done.state in ("succeeded", "cached"):
             tx.execute(
                 f"update outlast_flow_steps set state = 'compensated', changed = ? where {_WHICH}",
                 *(now, run, storable(step), "do"),
+            )
+
+    def leave_step(self, lease: Lease, step: str, *, ahead_us: int = 0) -> None:
+        """
+        A step was to be undone, and other runs have done all of its rows under their keys: it is `cached`, and not undone.
+        """
+        with self._database.writing() as tx:
+            now = _fenced_now(self._database, tx, self.app, lease, ahead_us)
+            tx.execute(
+                f"update outlast_flow_steps set state = 'cached', changed = ? where {_WHICH} and state = 'succeeded'",
+                *(now, _run(lease), storable(step), "do"),
             )
 
     def fail_attempt(
@@ -692,6 +706,15 @@ def _run(lease: Lease) -> int:
 def _step(row: Any) -> FlowStep:
     step = FlowStep(*row)
     return step._replace(definition=json.loads(row[14]))
+
+
+def _has_keyed_rows(step: FlowStep) -> bool:
+    """Whether the idempotency keys of a step are those of its rows. They are not on record with the step."""
+    return "for_each" in step.definition["work"] and "idempotency" in step.definition["work"]
+
+
+def _is_undone_by_row(step: FlowStep) -> bool:
+    return bool(step.definition["work"].get("compensate", {}).get("per") == "row")
 
 
 def _fenced_now(database: Database, tx: Transaction, app: str, lease: Lease, ahead_us: int) -> int:

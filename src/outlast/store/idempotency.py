@@ -175,6 +175,14 @@ class Idempotency:
         with self._database.writing() as tx:
             return forget(tx, self.app, scope, key, holder)
 
+    def holds_keys(self, scope: str, holder: str) -> bool:
+        """Whether something is on record that this holder has begun or done in a scope."""
+        row = self._database.row(
+            "select 1 from outlast_idempotency where app = ? and scope = ? and holder = ? limit 1",
+            *(self.app, storable(scope), storable(holder)),
+        )
+        return row is not None
+
     def key_record(self, scope: str, key: str) -> KeyRecord | None:
         """What is on record of a key; also what counts no more, until it is removed."""
         with self._database.reading() as tx:
@@ -324,6 +332,14 @@ def forget(tx: Transaction, app: str, scope: str, key: str, holder: str) -> bool
         *(app, storable(scope), key, storable(holder)),
     )
     return done.rowcount == 1
+
+
+def forget_all(tx: Transaction, app: str, scope: str, holder: str) -> int:
+    """What this holder has done in a scope was undone: all of its records there go; how many."""
+    return tx.execute(
+        "delete from outlast_idempotency where app = ? and scope = ? and holder = ?",
+        *(app, storable(scope), storable(holder)),
+    ).rowcount
 
 
 def _record(row: Any) -> KeyRecord:
