@@ -297,3 +297,70 @@ def test_rows_that_their_keys_refused_are_not_undone_at_once(at_once):
     other = begun.replace('args: {id: "${item}"}', 'args: {id: "x${item}"}')
     assert at_once("b", other)["each"].status == "failed"
     assert at_once.calls == ["do 1", "do 2"]
+
+
+# --- while something is undone ---
+
+
+class Gate:
+    """What says that it was begun, and waits until it may go on."""
+
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.begun.set()
+        assert self.go.wait(60)
+
+
+@pytest.mark.parametrize("text", [PLAIN, BY_ROW, ALL_ROWS], ids=["plain", "by row", "at once"])
+def test_what_is_being_undone_is_not_done_for_others(at_once, text):
+    """C-20, D-17: it is half there. Others get a conflict until it is undone, and do it then."""
+    gate = at_once.deeds["undo"] = Gate()
+    done = []
+    first = threading.Thread(target=lambda: done.append(at_once("a", text, ids=[1])))
+    first.start()
+    try:
+        assert gate.begun.wait(60)
+        second = at_once("b", text, ids=[1], boom=False)
+        assert (second.status, second["each"].status) == ("failed", "failed")
+        assert "for this key is being undone" in second["each"].error
+        assert "idempotency_conflict" in second.why
+        assert len(at_once.calls) == 2
+    finally:
+        gate.go.set()
+        first.join()
+    assert done[0]["each"].status == "compensated"
+    assert at_once("c", text, ids=[1], boom=False)["each"].status == "succeeded"
+    assert [line for line in at_once.calls if line.startswith("do")] == ["do 1", "do 1"]
+
+
+def refuse():
+    raise PermissionError("locked")
+
+
+@pytest.mark.parametrize("text", [PLAIN, BY_ROW, ALL_ROWS], ids=["plain", "by row", "at once"])
+def test_what_could_not_be_undone_is_remembered_with_its_outputs(at_once, text):
+    """C-20, D-17: it stands. Others find it done as before, and once it is undone after all they do it."""
+    at_once.deeds["undo"] = refuse
+    assert at_once("a", text, ids=[1])["each"].status == "compensation_failed"
+    second = at_once("b", text, ids=[1], boom=False)
+    outputs = second["each"].outputs
+    assert (outputs if text is PLAIN else outputs["rows"][0]["outputs"])["ticket"] == "t1"
+    assert [line for line in at_once.calls if line.startswith("do")] == ["do 1"]
+    at_once.deeds.clear()
+    assert at_once("a", text, ids=[1], boom=False).status == "completed"  # which undoes it first, and does it again
+    assert [line for line in at_once.calls if line.startswith("do")] == ["do 1", "do 1"]
+
+
+def test_of_rows_those_that_were_undone_are_free_and_the_others_stand(at_once):
+    """C-21, D-17: each row by itself."""
+    outcomes = iter([dict, refuse])  # the last row is undone first
+
+    def undo():
+        next(outcomes)()
+
+    at_once.deeds["undo"] = undo
+    assert at_once("a", BY_ROW)["each"].status == "compensation_failed"
+    assert at_once("b", BY_ROW, boom=False).status == "completed"
+    assert at_once.calls == ["do 1", "do 2", "undo 2", "undo 1", "do 2"]

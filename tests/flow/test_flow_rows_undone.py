@@ -226,6 +226,8 @@ def undo(ticket):
     note(f"undo {{ticket}}")
     if ticket == "t1":
         die_once("die undoing")
+def fail():
+    raise ValueError("no")
 """
 KILLED = """\
 name: killed
@@ -524,3 +526,54 @@ def test_rows_that_stand_after_a_kill_are_told_by_who_undoes_the_rest(killed):
         assert document["why"].endswith("and stand" if done > 1 else "and stands" if done else "so they are not undone")
         assert "nothing is left" not in document["why"]
     assert [line for line in killed.log if line.startswith("undo")] == []
+# --- a kill while something with a key is undone ---
+
+HALF = """\
+name: half
+steps:
+  - id: each
+    component: python
+    for_each: {items: [1], concurrency: 1}
+    idempotency: {key: "row-${item}"}
+    retry: {max_attempts: 1}
+    config: {call: "MODULE:one", args: {id: "${item}"}}
+    compensate: {component: python, config: {call: "MODULE:undo", args: {ticket: "${steps.each.outputs.ticket}"}}}
+  - id: last
+    component: python
+    config: {call: "MODULE:fail"}
+"""
+PLAIN = (
+    HALF.replace("    for_each: {items: [1], concurrency: 1}\n", "")
+    .replace('"row-${item}"', "one")
+    .replace('"${item}"', "1")
+)
+
+
+@pytest.mark.parametrize("text", [PLAIN, HALF], ids=["plain", "row"])
+def test_what_a_kill_has_left_half_undone_is_a_conflict_until_it_is_undone(killed, text):
+    """C-20, C-21: nobody knows how far the undoing came: it is neither done nor free, though its process is dead."""
+    killed.write(text)
+    killed.on("die undoing")
+    assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    killed.write(text.partition("  - id: last")[0])
+    code, document = killed("run pipeline.yaml --run-key other")
+    assert (code, document["status"]) == (1, "failed")
+    assert "for this key is being undone, and not finished" in document["why"]
+    assert killed("cancel k --compensate")[1]["undone"] == ["each"]
+    assert killed.log == ["do 1", "undo t1", "undo t1"]
+    assert killed("run pipeline.yaml --run-key other")[0] == 0
+    assert killed.log[3:] == ["do 1"]
+
+
+@pytest.mark.parametrize("text", [PLAIN, HALF], ids=["plain", "row"])
+def test_what_three_kills_have_kept_from_being_undone_is_remembered(killed, text):
+    """C-20, C-21: it has failed for good, and what stands is done for others."""
+    killed.write(text)
+    for _ in range(3):
+        killed.on("die undoing")
+        assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    code, document = killed("run pipeline.yaml --run-key k")
+    assert (code, document["compensation"]) == (5, "failed")
+    killed.write(text.partition("  - id: last")[0])
+    assert killed("run pipeline.yaml --run-key other")[0] == 0
+    assert killed.log == ["do 1", *["undo t1"] * 3]

@@ -861,7 +861,7 @@ class _Undo(_OfItems):
             ours = known is not None and known.holder == us
             if place in failed and not self._was_called(record, failed[place]):
                 continue
-            if known is not None and known.state == "succeeded":
+            if known is not None and known.state in {"succeeded", "undoing"}:
                 if ours:
                     found[place] = {"outputs": outputs_of(known.outputs, codec)}
             elif begun:

@@ -298,6 +298,8 @@ class Flows:
                 )
                 if ends and step.key_digest is not None:
                     _release(database, tx, self.app, step)
+                if ends and step.deed == "undo":
+                    self._hold_no_more(tx, run, step.step)
         return self.flow_steps(run)
 
     def reset_steps(self, lease: Lease, steps: Iterable[str], *, round_number: int) -> None:
@@ -392,6 +394,8 @@ class Flows:
                     if events is not None:
                         insert_events(database, tx, self.app, events(done))
                     return done
+            if deed == "undo":
+                self._hold(tx, run, name, lease)
             token: int | None = None
             if key is not None:
                 begun = idempotency.begin(
@@ -539,14 +543,35 @@ class Flows:
         holder, pipeline = tx.row("select id, pipeline from outlast_runs where number = ?", run)
         if done.key_digest is not None:
             idempotency.forget(tx, self.app, done.key_scope or "", done.key_digest, holder)
-        elif _has_keyed_rows(done) and not _is_undone_by_row(done):
-            # Once for all rows: each of them is undone with that.
+        elif _has_keyed_rows(done) and _is_undone_by_row(done):
+            self._hold_no_more(tx, run, step)  # a row that was undone has forgotten its own
+        elif _has_keyed_rows(done):  # once for all rows: each of them is undone with that
             idempotency.forget_all(tx, self.app, f"{pipeline}.{step}", holder)
         if done.state in ("succeeded", "cached"):
             tx.execute(
                 f"update outlast_flow_steps set state = 'compensated', changed = ? where {_WHICH}",
                 *(now, run, storable(step), "do"),
             )
+
+    def _hold(self, tx: Transaction, run: int, step: str, lease: Lease) -> None:
+        """
+        A step is about to be undone: what this run has done under its key, or under those of its rows, is held, and other runs
+        get a conflict until that has ended.
+        """
+        row = tx.row(f"select {_ROW} from outlast_flow_steps where {_WHICH}", run, storable(step), "do")
+        done = None if row is None else _step(row)
+        if done is None or "idempotency" not in done.definition["work"]:
+            return
+        holder, pipeline = tx.row("select id, pipeline from outlast_runs where number = ?", run)
+        if _has_keyed_rows(done):
+            idempotency.hold(tx, self.app, f"{pipeline}.{step}", None, holder, lease)
+        elif done.key_digest is not None:
+            idempotency.hold(tx, self.app, done.key_scope or "", done.key_digest, holder, lease)
+
+    def _hold_no_more(self, tx: Transaction, run: int, step: str) -> None:
+        """What could not be undone stands: other runs find it done again, with what it has put out."""
+        holder, pipeline = tx.row("select id, pipeline from outlast_runs where number = ?", run)
+        idempotency.give_back(tx, self.app, f"{pipeline}.{step}", holder)
 
     def leave_step(self, lease: Lease, step: str, *, ahead_us: int = 0) -> None:
         """
@@ -605,6 +630,8 @@ class Flows:
             )
             if found.key_digest is not None:
                 _release(database, tx, self.app, found)
+            if attempt.deed == "undo" and state == "failed":
+                self._hold_no_more(tx, run, attempt.step)
             insert_events(database, tx, self.app, events)
         return told
 
@@ -656,6 +683,8 @@ class Flows:
                 ),
                 *(stop_reason, told, now, run, name, deed),
             )
+            if deed == "undo" and state == "failed":
+                self._hold_no_more(tx, run, step)
             insert_events(database, tx, self.app, events)
 
     def _told(self, tx: Transaction, before: str | None, letter: DeadLetterRow, now: int) -> str:

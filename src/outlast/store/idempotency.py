@@ -5,6 +5,11 @@ Idempotency records: work that is done once for a key, whoever asks for it, in w
                        │ └──────► release_key: it failed; only how often it was tried is remembered
                        └────────► taken over: by its own holder at once; by others once its lease is over, or its
                                   process is certainly dead
+    succeeded ──► undoing ──► forget: it counts as not done
+                     └──────► succeeded again, with its outputs: it could not be undone, and stands
+
+What is half undone is neither done nor free. So nobody takes over what is `undoing` before its time is over, also if its
+process is dead: whoever goes on with its run ends that.
 
 The holder is the run or the job that the work belongs to; it writes under its lease. A record has a token of its own
 too, which grows with every begin: who was taken over, however late it comes, changes nothing (`LeaseLost`). Of a key only
@@ -73,7 +78,7 @@ class KeyRecord(NamedTuple):
     """What is on record of a key. `changed_us` is when it came to this state."""
 
     config: str
-    state: Literal["in_progress", "succeeded", "released"]
+    state: Literal["in_progress", "succeeded", "released", "undoing"]
     holder: str
     lease_kind: str
     lease_key: str
@@ -206,7 +211,7 @@ class Idempotency:
         database = self._database
         over = (
             f"app = ? and (expires is not null and expires <= {database.now} + {int(ahead_us)} "
-            f"or state <> 'succeeded' and changed < {database.now} + {int(ahead_us) - _FORGOTTEN})"
+            f"or state not in ('succeeded', 'undoing') and changed < {database.now} + {int(ahead_us) - _FORGOTTEN})"
         )
         with database.reading() as tx:  # a transaction that writes is not begun for nothing
             if tx.row(f"select 1 from outlast_idempotency where {over} limit 1", self.app) is None:
@@ -220,7 +225,7 @@ class Idempotency:
                 self.app,
             )
             for scope, key, state, *held in rows:
-                if state == "in_progress" and leases.standing(database, tx, self.app, *held) is not None:
+                if state in ("in_progress", "undoing") and leases.standing(database, tx, self.app, *held) is not None:
                     continue
                 done += tx.execute(
                     "delete from outlast_idempotency where app = ? and scope = ? and key = ?", self.app, scope, key
@@ -278,6 +283,13 @@ def begin(
         if owner is not None and not dead(owner):
             message = f"the work of {scope} for this key is in progress: {record.holder} is at it."
             raise IdempotencyConflict(message)
+    if record.state == "undoing" and record.holder != holder:
+        owner = leases.standing(database, tx, app, record.lease_kind, record.lease_key, record.lease_token)
+        if not over or (owner is not None and not dead(owner)):
+            message = (
+                f"the work of {scope} for this key is being undone, and not finished: it is that of {record.holder}."
+            )
+            raise IdempotencyConflict(message)
     attempts = 1 if over else record.attempts + 1
     tx.execute(
         "update outlast_idempotency set config = ?, state = 'in_progress', holder = ?, lease_kind = ?, lease_key = ?, lease_token = ?, "
@@ -332,6 +344,27 @@ def forget(tx: Transaction, app: str, scope: str, key: str, holder: str) -> bool
         *(app, storable(scope), key, storable(holder)),
     )
     return done.rowcount == 1
+
+
+def hold(tx: Transaction, app: str, scope: str, key: str | None, holder: str, lease: Lease) -> None:
+    """
+    What this holder has done for a key, or for all keys of a scope, is about to be undone: until that has ended it counts as
+    done for nobody. Its outputs and its time stay.
+    """
+    which, own = ("", ()) if key is None else ("and key = ? ", (key,))
+    tx.execute(
+        "update outlast_idempotency set state = 'undoing', lease_kind = ?, lease_key = ?, lease_token = ? "
+        f"where app = ? and scope = ? {which}and holder = ? and state in ('succeeded', 'undoing')",
+        *(lease.kind, storable(lease.key), lease.token, app, storable(scope), *own, storable(holder)),
+    )
+
+
+def give_back(tx: Transaction, app: str, scope: str, holder: str) -> None:
+    """What was to be undone and was not stands: it is remembered as before."""
+    tx.execute(
+        "update outlast_idempotency set state = 'succeeded' where app = ? and scope = ? and holder = ? and state = 'undoing'",
+        *(app, storable(scope), storable(holder)),
+    )
 
 
 def forget_all(tx: Transaction, app: str, scope: str, holder: str) -> int:
