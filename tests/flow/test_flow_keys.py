@@ -364,3 +364,14 @@ def test_of_rows_those_that_were_undone_are_free_and_the_others_stand(at_once):
     assert at_once("a", BY_ROW)["each"].status == "compensation_failed"
     assert at_once("b", BY_ROW, boom=False).status == "completed"
     assert at_once.calls == ["do 1", "do 2", "undo 2", "undo 1", "do 2"]
+
+
+@pytest.mark.parametrize("text", [PLAIN, BY_ROW, ALL_ROWS], ids=["plain", "by row", "at once"])
+def test_what_was_undone_by_hand_is_not_remembered(at_once, app, text):
+    """D-17: its letter is put away, which says that it was undone; another run does it, and does not find it done."""
+    at_once.deeds["undo"] = refuse
+    assert at_once("a", text, ids=[1])["each"].status == "compensation_failed"
+    letters = [letter.id for letter in app.dead_letters.find() if letter.kind == "compensation"]
+    assert app.dead_letters.archive(ids=letters, reason="undone by hand")
+    assert at_once("b", text, ids=[1], boom=False)["each"].status == "succeeded"
+    assert [line for line in at_once.calls if line.startswith("do")] == ["do 1", "do 1"]

@@ -367,11 +367,12 @@ def give_back(tx: Transaction, app: str, scope: str, holder: str) -> None:
     )
 
 
-def forget_all(tx: Transaction, app: str, scope: str, holder: str) -> int:
-    """What this holder has done in a scope was undone: all of its records there go; how many."""
+def forget_all(tx: Transaction, app: str, scope: str, holder: str, *, state: str | None = None) -> int:
+    """What this holder has done in a scope was undone: its records there go, all or those of a state; how many."""
+    which, own = ("", ()) if state is None else (" and state = ?", (state,))
     return tx.execute(
-        "delete from outlast_idempotency where app = ? and scope = ? and holder = ?",
-        *(app, storable(scope), storable(holder)),
+        f"delete from outlast_idempotency where app = ? and scope = ? and holder = ?{which}",
+        *(app, storable(scope), storable(holder), *own),
     ).rowcount
 
 

@@ -17,6 +17,7 @@ from outlast.kernel.clock import here
 from outlast.policy import RetryPolicy
 from outlast.store.database import Duplicate
 from outlast.store.filters import in_sql
+from outlast.store.idempotency import forget_all
 from outlast.store.leases import end, fenced
 from outlast.store.records import (
     LETTER_MOVES,
@@ -308,10 +309,28 @@ class Letters:
         mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = ? order by id {database.for_update}"
         with database.writing() as tx:
             moved = tx.rows(
-                f"update outlast_dead_letters set status = ?, moved = ?, reason = ?, claimed_by = null where id in ({mine}) returning id",
+                f"update outlast_dead_letters set status = ?, moved = ?, reason = ?, claimed_by = null where id in ({mine}) returning id, kind",
                 *(to, now, storable(reason) or None, self.app, database.passed(ids), from_),
             )
+            if to in {"archived", "resolved"}:
+                for letter, kind in sorted(moved):
+                    if kind == "compensation":
+                        self._undone_by_hand(tx, letter)
         return sorted(row[0] for row in moved)
+
+    def _undone_by_hand(self, tx: Transaction, letter: str) -> None:
+        """
+        Somebody has put away the letter of what could not undo a step: it was undone by hand, and what the run has done for it
+        is remembered no more. While that is tried again, it is not: the undoing ends that.
+        """
+        rows = tx.rows(
+            "select r.pipeline, s.step, r.id from outlast_dead_letters l join outlast_runs r on r.id = l.run "
+            "join outlast_flow_steps s on s.run = r.number and s.step = l.stage and s.deed = 'undo' "
+            "where l.id = ? and s.letter = l.id and s.state = 'failed'",
+            letter,
+        )
+        for pipeline, step, holder in rows:
+            forget_all(tx, self.app, f"{pipeline}.{step}", holder, state="succeeded")
 
     # -- replays -------------------------------------------------------------------------------------------------------
 
