@@ -375,3 +375,13 @@ def test_what_was_undone_by_hand_is_not_remembered(at_once, app, text):
     assert app.dead_letters.archive(ids=letters, reason="undone by hand")
     assert at_once("b", text, ids=[1], boom=False)["each"].status == "succeeded"
     assert [line for line in at_once.calls if line.startswith("do")] == ["do 1", "do 1"]
+
+
+def test_keys_of_a_run_that_is_completed_are_removed_after_their_time(at_once, app):
+    """S0-18: of one that has failed they stay: it may go on, and undo what it did."""
+    at_once.deeds["undo"] = refuse
+    at_once("a", PLAIN)
+    assert app.store.prune_keys(ahead_us=25 * 3600 * 1_000_000) == 0
+    at_once.deeds.clear()
+    at_once("a", PLAIN, boom=False)
+    assert app.store.prune_keys(ahead_us=25 * 3600 * 1_000_000) == 1

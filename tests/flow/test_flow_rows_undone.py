@@ -310,6 +310,20 @@ def test_rows_that_a_key_remembers_are_undone_although_their_ends_were_lost(kill
     assert killed.log[8:] == [f"do {id_}" for id_ in range(MANY)]
 
 
+def test_rows_are_undone_by_their_keys_after_the_time_of_these(killed):
+    """C-20, C-21: for others they count no more; the run that did them is not over, and has them to undo."""
+    killed.write(WITH_A_KEY.replace('"row-${item}"', '"row-${item}", cache_ttl_ms: 3600000'))
+    killed.on("die")
+    assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    store = open_store(killed.app.store_url, app=killed.app.name)
+    try:
+        assert store.prune_keys(ahead_us=3601 * 1_000_000) == 0
+    finally:
+        store.close()
+    assert killed("cancel k --compensate")[1]["undone"] == ["each"]
+    assert killed.log[4:] == [f"undo t{id_}" for id_ in (3, 2, 1, 0)]
+
+
 def test_rows_that_a_key_remembers_are_undone_after_a_second_kill(killed):
     """C-20, C-21: the same, where what undoes them dies, too, and goes on."""
     killed.write(WITH_A_KEY)

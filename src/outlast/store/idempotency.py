@@ -207,11 +207,15 @@ class Idempotency:
         return {key: _record(row) for key, *row in rows}
 
     def prune_keys(self, *, at_most: int | None = None, ahead_us: int = 0) -> int:
-        """Remove records that count no more; how many. What is in progress under a lease that stands stays."""
+        """
+        Remove records that count no more; how many. What is in progress under a lease that stands stays. So does what a run
+        has done that is on record and not completed: only its keys may tell what there is to undo.
+        """
         database = self._database
         over = (
             f"app = ? and (expires is not null and expires <= {database.now} + {int(ahead_us)} "
-            f"or state not in ('succeeded', 'undoing') and changed < {database.now} + {int(ahead_us) - _FORGOTTEN})"
+            f"or state not in ('succeeded', 'undoing') and changed < {database.now} + {int(ahead_us) - _FORGOTTEN}) "
+            "and not exists (select 1 from outlast_runs r where r.id = outlast_idempotency.holder and r.status <> 'completed')"
         )
         with database.reading() as tx:  # a transaction that writes is not begun for nothing
             if tx.row(f"select 1 from outlast_idempotency where {over} limit 1", self.app) is None:
