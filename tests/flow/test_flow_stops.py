@@ -289,6 +289,124 @@ def test_a_run_that_is_cancelled_with_its_compensation_undoes_what_was_done(held
     assert notes(held.root) == ["does first", "begins second", "ends second", "undoes first"]
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("request_", "status", "undone"),
+    [("pause", "paused", []), ("cancel", "cancelled", []), ("compensate", "cancelled", ["undoes first"])],
+)
+def test_no_step_begins_after_a_request_that_no_beat_has_heard(held, app, request_, status, undone):
+    """Between two beats are seconds. Who begins a step asks the store, and finds what the run was asked for."""
+    held.load(TWO)
+    with running(app, held.root) as process:
+        wait_until(lambda: "begins second" in notes(held.root), "the second step has begun")
+        assert app.store.request_end(app.store.find_run("two", "a").id, request_)
+        touch(held, "go second")
+        assert came_to(process)[0] == status
+    assert notes(held.root) == ["does first", "begins second", "ends second", *undone]
+    assert app.store.find_run("two", "a").status == status
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("request_", "undone"), [("cancel", []), ("compensate", ["undoes first"])])
+def test_a_run_that_is_cancelled_while_its_last_step_runs_is_cancelled(held, app, request_, undone):
+    """As where a beat has heard it: the step comes to its end, and what was asked for follows."""
+    held.load(TWO[: TWO.index("  - id: last")])
+    with running(app, held.root) as process:
+        wait_until(lambda: "begins second" in notes(held.root), "the second step has begun")
+        assert app.store.request_end(app.store.find_run("two", "a").id, request_)
+        touch(held, "go second")
+        assert came_to(process)[0] == "cancelled"
+    assert notes(held.root) == ["does first", "begins second", "ends second", *undone]
+
+
+def test_a_step_that_waits_makes_no_attempt_after_a_request(held, app, monkeypatch):
+    """Also the second attempt at a step asks first."""
+    flow = held.load(WAITS)
+    real = type(app.store).fail_attempt
+
+    def fail_attempt(store, lease, *given, **named):
+        real(store, lease, *given, **named)
+        assert store.request_end(store.find_run("waits", "a").id, "cancel")
+
+    monkeypatch.setattr(type(app.store), "fail_attempt", fail_attempt)
+    with outlast.testing.virtual_time():
+        result = flow.run(run_key="a", app=app, check=False)
+    assert (result.status, notes(held.root)) == ("cancelled", ["drops"])
+    (row,) = app.store.flow_steps(app.store.find_run("waits", "a").number)
+    assert (row.state, row.attempts) == ("waiting", 1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("request_", ["cancel", "compensate"])
+def test_a_run_that_is_cancelled_while_it_is_undone_never_goes_on(held, app, request_):
+    """It is undone to its end, and is cancelled then, also if no beat has heard of it: else the next one would do all again."""
+    flow = held.load(FAILS)
+    touch(held, "hold undo first")
+    with running(app, held.root) as process:
+        wait_until(lambda: "undoes first" in notes(held.root), "the first step is being undone")
+        assert app.store.request_end(app.store.find_run("undoing", "a").id, request_)
+        touch(held, "go undo first")
+        assert came_to(process)[:2] == ["cancelled", "cancelled"]
+    done = ["does first", "does second", "fails", "undoes second", "undoes first"]
+    assert notes(held.root) == done
+    (event,) = app.store.events(name="run_finished")
+    assert event.data["status"] == "cancelled"
+    with pytest.raises(outlast.ConfigurationError, match="was cancelled"):
+        flow.run(run_key="a", app=app)
+    assert notes(held.root) == done
+
+
+@pytest.mark.timeout(60)
+def test_a_pause_while_a_run_is_undone_lets_nothing_more_be_undone(held, app):
+    flow = held.load(FAILS)
+    touch(held, "hold undo second")
+    with running(app, held.root) as process:
+        wait_until(lambda: "undoes second" in notes(held.root), "the second step is being undone")
+        assert app.store.request_end(app.store.find_run("undoing", "a").id, "pause")
+        touch(held, "go undo second")
+        assert came_to(process)[0] == "paused"
+    assert notes(held.root)[3:] == ["undoes second"]
+    assert flow.run(run_key="a", app=app, check=False).compensation == "completed"
+    assert notes(held.root)[3:] == ["undoes second", "undoes first"]
+
+
+@pytest.mark.parametrize(("request_", "told"), [("cancel", True), ("compensate", True), ("pause", False)])
+def test_a_request_that_comes_when_all_steps_are_done_is_told(held, app, monkeypatch, request_, told):
+    """The run stays completed, and says that it was asked; there is nothing left to pause."""
+    flow = held.load(TWO.replace("MODULE:hold", "MODULE:quick"))
+    real, asked = type(app.store).end_run, []
+
+    def end_run(store, lease, id_, **named):
+        if not asked:
+            asked.append(store.request_end(id_, request_))
+        return real(store, lease, id_, **named)
+
+    monkeypatch.setattr(type(app.store), "end_run", end_run)
+    result = flow.run(run_key="a", app=app)
+    assert asked == [True]
+    assert result.status == "completed"
+    late = "3 of 3 steps succeeded; it was asked to be cancelled when all its steps were done, which was too late"
+    assert result.why == (late if told else "3 of 3 steps succeeded")
+    record = app.store.find_run("two", "a")
+    assert (record.status, record.why) == ("completed", result.why)
+    assert len(app.store.events(name="run_finished")) == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_run_that_is_interrupted_and_cancelled_is_cancelled(held, app):
+    """Ctrl-C first, then `outlast cancel`: who has cancelled it was told so."""
+    held.load(TWO)
+    with running(app, held.root) as process:
+        wait_until(lambda: "begins second" in notes(held.root), "the second step has begun")
+        os.kill(process.pid, signal.SIGINT)
+        wait_until(lambda: heard(process.pid), "the signal has come")
+        assert app.store.request_end(app.store.find_run("two", "a").id, "cancel")
+        touch(held, "go second")
+        process.communicate()
+    assert app.store.find_run("two", "a").status == "cancelled"
+    assert notes(held.root) == ["does first", "begins second", "ends second"]
+
+
 PROGRAM = """\
 import gc, json, os, sys, threading
 sys.path.insert(0, sys.argv[3])
@@ -344,19 +462,20 @@ steps:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", ["once", "twice", "pause", "kill"])
+@pytest.mark.parametrize("how", ["once", "twice", "pause", "unheard pause", "kill"])
 def test_an_end_in_the_middle_of_doing_again_goes_on_with_it(held, app, how):
     """Interrupted, paused or killed while what is done again is undone: never completed, and going on undoes and does the rest, and nothing else."""
     flow = held.load(AGAIN)
     flow.run(run_key="a", app=app)
     touch(held, "hold undo b")
-    with running(app, held.root, ttl=1.0, from_step="a") as process:
+    with running(app, held.root, ttl=20.0 if how == "unheard pause" else 1.0, from_step="a") as process:
         wait_until(lambda: "undoes b" in notes(held.root), "b is being undone")
         if how == "kill":
             process.kill()
-        elif how == "pause":
+        elif how.endswith("pause"):
             app.store.request_end(app.store.find_run("again", "a").id, "pause")
-            beats(app, "a", "again")
+            if how == "pause":
+                beats(app, "a", "again")
         else:
             for _ in range(1 if how == "once" else 2):
                 os.kill(process.pid, signal.SIGINT)
@@ -366,7 +485,7 @@ def test_an_end_in_the_middle_of_doing_again_goes_on_with_it(held, app, how):
         process.communicate()
     touch(held, "go undo b")
     record = app.store.find_run("again", "a")
-    assert record.status == {"kill": "running", "pause": "paused"}.get(how, "interrupted")
+    assert record.status == {"kill": "running", "pause": "paused", "unheard pause": "paused"}.get(how, "interrupted")
     result = flow.run(run_key="a", app=app)
     late = notes(held.root)[3:]
     assert result.status == "completed"

@@ -606,6 +606,25 @@ def test_a_cancelled_run_cancels_its_job(app, trip):
     assert "its run 'monday' was cancelled" in handle.error
 
 
+@pytest.mark.parametrize("retry", ["", "{max_attempts: 2, initial_delay_ms: 300000, max_delay_ms: 300000, jitter: 0}"])
+def test_a_run_that_is_cancelled_before_its_job_waits_is_not_gone_on_with(app, trip, monkeypatch, retry):
+    """The step has failed, and its job would try it again, or waits for its next attempt: but the run was cancelled meanwhile."""
+    trip.plays(pay="reset")
+    flow = trip.load(retry=retry) if retry else trip.load()
+    handle = flow.enqueue(app=app, run_key="monday")
+    real, asked = type(app.store).fail_attempt, []
+
+    def fail_attempt(store, lease, attempt, **named):
+        real(store, lease, attempt, **named)
+        if named["state"] == "failed" or retry:
+            asked.append(store.request_end(trip.run(app, "monday").id, "cancel"))
+
+    monkeypatch.setattr(type(app.store), "fail_attempt", fail_attempt)
+    outlast.testing.work(app)
+    assert (asked, trip.run(app, "monday").status, handle.status) == ([True], "cancelled", "cancelled")
+    assert "its run 'monday' was cancelled" in handle.error
+
+
 @pytest.mark.timeout(240)
 def test_two_jobs_of_one_run_do_not_fail_it(app, trip):
     """The second one finds the run being worked on: it waits in the queue, and finds it completed then."""

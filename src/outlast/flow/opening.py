@@ -155,7 +155,10 @@ def _arranged(
         again = opened.first
         if opened.redo:
             identity = identity_of(plan, opened.redo)
-            keep_trying(lambda: store.set_run(lease, record.id, status="running", identity=identity), "the store")
+            keep_trying(
+                lambda: store.set_run(lease, record.id, status="running", identity=identity, same_pass=True),
+                "the store",
+            )
     if stuck := [name for name in again if name in progress.not_undone()]:
         keep_trying(lambda: store.reset_undo(lease, stuck), "the store")
         opened.rows = keep_trying(lambda: store.flow_steps(record.number), "the store")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from queue import SimpleQueue
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
     from outlast.observe.events import Event
     from outlast.store import Store
     from outlast.store.flows import Deed
-    from outlast.store.records import RunRecord
+    from outlast.store.records import RunRecord, RunRequest
 
 MOST = 16  # steps that run at a time
+_CANCELS = frozenset({"cancel", "compensate"})
 _GIVEN_UP = 5.0  # seconds that a step which was given up has to come back
 
 
@@ -61,6 +63,8 @@ class FlowRun:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requests: deque[str] = deque()
         self._requested: str | None = None
+        self._heard: RunRequest | None = None  # the last request of the store that was heard
+        self._too_late = False  # it was cancelled when all steps were done
         self._stop = Stop()
         self._news = asyncio.Event()
         self._running: dict[str, tuple[StepWork, asyncio.Future[StepEnd]]] = {}
@@ -103,11 +107,19 @@ class FlowRun:
                 self._give_up()
             if request == "compensate" and self._progress is not None:
                 self._progress.cancelling = True
-            self._requested = self._requested or request
+            if self._requested is None or (request in _CANCELS and self._requested not in _CANCELS):
+                self._requested = request
             if self._gave_up or not (self._undoes and self._requested in {"cancel", "compensate"}):
                 self._stop.set()  # else it is undone to its end
             self._look()
         self._news.set()
+
+    def _hear_wanted(self, request: RunRequest) -> None:
+        """What the store says is wanted, by a beat or when a step was about to begin: one request is heard once."""
+        if request != self._heard:
+            self._heard = request
+            self._requests.append(request)
+            self._hear()
 
     def _give_up(self) -> None:
         """What runs is not waited for any longer: processes are killed, threads are left."""
@@ -167,6 +179,7 @@ class FlowRun:
             stop=self._stop,
             requeues=plan.final is not None,
             own_letters=plan.final is None,
+            asked=lambda request: _soon(loop, lambda: self._hear_wanted(request)),
             changed=_nothing if plan.watch is None else lambda: _soon(loop, self._look),
         )
         self._progress = progress_of(plan.manifest, opened.rows, record)
@@ -179,7 +192,7 @@ class FlowRun:
             loop,
             drop=store.drop_lease,
             lost=lambda error: _soon(loop, lambda: self._lose(error)),
-            requested=self.wind_down_soon,
+            requested=self._pass.asked,
         )
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -237,6 +250,7 @@ class FlowRun:
             else:
                 await in_thread(lambda: self._again(store, opened))
         await self._forward()
+        await self._look_for_request(store, opened)
         if self._ends and not progress.cancelling:
             return
         if self._comes_back() or progress.phase(()) != "undo":
@@ -244,6 +258,18 @@ class FlowRun:
         self._stop = there.stop = Stop()
         self._undoes = True
         await self._undo_all()
+
+    async def _look_for_request(self, store: Store, opened: Opened) -> None:
+        """What was wanted while the last step ran is heard before anything follows from its end."""
+        if self._ends:
+            return
+        found: list[RunRequest | None] = []
+        with suppress(StoreError):  # which the end of the run tells
+            await in_thread(
+                lambda: found.append(keep_trying(lambda: store.wanted_of(opened.record.number), "the store"))
+            )
+        if found and found[0] is not None:
+            self._hear_wanted(found[0])
 
     @property
     def _ends(self) -> bool:
@@ -292,7 +318,8 @@ class FlowRun:
                 return False
             await self._undo(name)
         # What another run has done under its key is not this run's to undo.
-        return all(progress.state(name) == "cached" or progress.undo[name].state == "succeeded" for name in names)
+        undone = {name for name, row in progress.undo.items() if row.state == "succeeded"}
+        return all(progress.state(name) == "cached" or name in undone for name in names)
 
     @property
     def _undo_ends(self) -> bool:
@@ -350,7 +377,9 @@ class FlowRun:
         number = there.round = there.round + 1
         keep_trying(lambda: store.reset_steps(opened.lease, opened.redo, round_number=number), "the store")
         keep_trying(
-            lambda: store.set_run(opened.lease, opened.record.id, status="running", identity=identity_of(plan)),
+            lambda: store.set_run(
+                opened.lease, opened.record.id, status="running", identity=identity_of(plan), same_pass=True
+            ),
             "the store",
         )
         for name in opened.redo:
@@ -424,10 +453,11 @@ class FlowRun:
             return "interrupted", "lease_lost"
         if self._broken is not None:
             return "failed", "store_error"
-        if self.comes_back or (self._due is not None and not progress.failed):
+        cancelled = self._requested in _CANCELS  # then no job goes on with it, except to undo it
+        if not cancelled and (self.comes_back or (self._due is not None and not progress.failed)):
             return "interrupted", "requeued"
         over = progress.phase(()) == "over"
-        if self._spent:
+        if self._spent and not cancelled:
             reason = "compensation_failed" if progress.not_undone() else "exhausted"
             return ("failed", reason) if over else ("interrupted", None)
         if progress.cancelling:
@@ -444,7 +474,32 @@ class FlowRun:
         return ("paused" if self._requested == "pause" else "interrupted"), None
 
     def _ended(self, store: Store, opened: Opened) -> FlowResult:
-        """Put the end on record, and give the lease back."""
+        """Put the end on record, and give the lease back. What is wanted of the run by then is heard first."""
+        while True:
+            found = self._ended_unless_asked(store, opened)
+            if not isinstance(found, str):
+                return found
+            self._hear_late(found)
+
+    def _hear_late(self, request: RunRequest) -> None:
+        """
+        The end was about to be written. One that is completed stays that, and says so; any other one is cancelled. Nothing is
+        left to pause.
+        """
+        progress = self._progress
+        assert progress is not None  # noqa: S101 - made before
+        self._heard = request
+        if request not in _CANCELS:
+            return
+        if self._standing()[0] == "completed":
+            self._too_late = True
+            return
+        self._requested = request
+        self.comes_back = False
+        if request == "compensate":
+            progress.cancelling = True
+
+    def _ended_unless_asked(self, store: Store, opened: Opened) -> FlowResult | RunRequest:
         plan, progress = self.plan, self._progress
         assert progress is not None  # noqa: S101 - made before
         for work, _ in self._running.values():  # which are not waited for any longer
@@ -473,7 +528,9 @@ class FlowRun:
             why = self._why(status, reason, 0, NOTHING)
             result = _unread(plan, record, status if status != "completed" else "failed", why, broken)
         told = self._news_of_end(result)
-        unwritten = _write_end(store, opened, result, told, lost=lost)
+        unwritten, wanted = _write_end(store, opened, result, told, lost=lost, heard=self._heard)
+        if wanted is not None:
+            return wanted
         if unwritten is not None and result.status == "completed":  # a good end that is not on record is none
             why = f"the end of the run could not be recorded: {type(unwritten).__name__}: {error_text(unwritten)}; run it again with run_key={record.run_key!r} to go on"
             result = replace(result, status="failed", reason="store_error", why=why, error=unwritten)
@@ -506,6 +563,8 @@ class FlowRun:
             return f"its job has no attempt left; {said}"
         if reason == "cancelling":
             return f"cancelled, and not everything is undone yet; {said}"
+        if self._too_late:
+            return f"{said}; it was asked to be cancelled when all its steps were done, which was too late"
         return said if status in {"completed", "failed"} else f"{status}: {said}"
 
     def _news_of_end(self, result: FlowResult) -> list[Event]:
@@ -629,26 +688,38 @@ def _steps_of(inbox: SimpleQueue[Any], loop: asyncio.AbstractEventLoop) -> None:
 # -- the end ---------------------------------------------------------------------------------------------------------------
 
 
-def _write_end(store: Store, opened: Opened, result: FlowResult, told: list[Event], *, lost: bool) -> Exception | None:
-    """Write the end, and give the lease back; why it could not be written."""
+def _write_end(
+    store: Store, opened: Opened, result: FlowResult, told: list[Event], *, lost: bool, heard: RunRequest | None
+) -> tuple[Exception | None, RunRequest | None]:
+    """
+    Write the end, and give the lease back; why it could not be written, or what is wanted of the run that was not `heard`:
+    then nothing is written.
+    """
     leases.ended(opened.lease)
     if lost:
-        return None
+        return None, None
     rows = [as_row(event) for event in told]
 
-    def write() -> None:  # once more changes nothing
+    def write() -> RunRequest | None:  # once more changes nothing
         status = "interrupted" if result.reason == "store_error" else result.status
-        store.set_run(opened.lease, opened.record.id, status=status, reason=result.reason, why=result.why)
-        store.add_events(rows)
+        wanted: RunRequest | None = store.end_run(
+            opened.lease, opened.record.id, status=status, reason=result.reason, why=result.why, heard=heard
+        )
+        if wanted is None:
+            store.add_events(rows)
+        return wanted
 
     unwritten: Exception | None = None
     try:
-        keep_trying(write, "the store", patience=None if result.reason != "store_error" else 0.0)
+        wanted = keep_trying(write, "the store", patience=None if result.reason != "store_error" else 0.0)
     except Exception as error:  # noqa: BLE001 - whoever gets the result is told
         unwritten = error
         warn("the end of the run could not be written: %s", error_text(error))
+    else:
+        if wanted is not None:
+            return None, wanted
     let_go(store, opened.lease)
-    return unwritten
+    return unwritten, None
 
 
 def _left_behind(store: Store, opened: Opened) -> None:

@@ -37,7 +37,7 @@ from outlast.pipeline.stages import LONGEST_SNOOZE, Skip, Snooze
 from outlast.spec.manifest import fingerprint as fingerprint_of
 from outlast.spec.references import in_text
 from outlast.store.faults import StoreError
-from outlast.store.flows import StepAttempt, StepKey
+from outlast.store.flows import Asked, StepAttempt, StepKey
 from outlast.store.idempotency import IdempotencyConflict, IdempotencyMismatch, KeyDone, key_digest
 from outlast.store.records import DeadLetterRow, from_us, to_us
 from outlast.verdicts import classify, has_begun, mark_begun
@@ -55,9 +55,14 @@ if TYPE_CHECKING:
     from outlast.spec.manifest import Manifest, ManifestStep
     from outlast.store import Store
     from outlast.store.flows import Deed, FlowStep
-    from outlast.store.records import EventRow, Lease, RunRecord
+    from outlast.store.records import EventRow, Lease, RunRecord, RunRequest
 
 KEY_SECRET = "OUTLAST_IDEMPOTENCY_SECRET"  # noqa: S105 - the name of the variable
+#: What keeps an attempt from being begun, if the run is asked for it. One that is cancelled is undone to its end.
+_HEEDED: Mapping[Deed, frozenset[RunRequest]] = {
+    "do": frozenset({"pause", "cancel", "compensate"}),
+    "undo": frozenset({"pause"}),
+}
 INLINE_MAX_DELAY = 30.0  # seconds that a step of a durable job waits with its worker; for longer it goes to the queue
 
 
@@ -91,6 +96,9 @@ class Pass:
     stop: Stop  # ends waits, and lets nothing begin
     requeues: bool = False  # long waits are for the queue
     own_letters: bool = True  # whether steps that fail have dead letters of their own
+    asked: Callable[[RunRequest], object] = lambda _: (
+        None
+    )  # told what the run is asked to do, from the thread of a step
     changed: Callable[[], object] = lambda: None  # called when a step begins to wait, from its thread
     outputs: dict[str, Outputs] = field(default_factory=dict)  # of steps that are done, as far as somebody has asked
 
@@ -401,8 +409,8 @@ class StepWork:
 
     def begin(self) -> None:
         """
-        Ask for the right to make an attempt. Raises `Ended` with the outputs if the work was done before, and the error if
-        somebody else is at it, or has done other work for the same key.
+        Ask for the right to make an attempt. Raises `Ended` with the outputs if the work was done before, also if the run is
+        asked to pause or to be cancelled, and the error if somebody else is at it, or has done other work for the same key.
         """
         there = self.pass_
         if self.left and self.is_done():
@@ -426,6 +434,7 @@ class StepWork:
                     flushed=self.flushed,
                     ahead_us=ahead_us(),
                     events=self._hit,
+                    heeds=_HEEDED[self.deed],
                 )
             except (IdempotencyConflict, IdempotencyMismatch) as said:  # which is not the store's own trouble
                 return said
@@ -433,6 +442,10 @@ class StepWork:
         begun = keep_trying(ask, "the store")
         if isinstance(begun, Exception):
             raise begun
+        if isinstance(begun, Asked):  # heard before this comes back
+            there.asked(begun.request)
+            self.end = StepEnd("pending" if self.row is None and not self.made else "waiting")
+            raise Ended(None)
         self.started_us, self.due_us = self._now_us(), None
         if isinstance(begun, KeyDone):
             self.end = StepEnd("cached")

@@ -29,11 +29,11 @@ from outlast.store.records import LetterFailure, storable
 from outlast.store.upkeep import insert_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from outlast.kernel.aliases import StopReason
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import DeadLetterRow, EventRow, JobOutcome, Lease
+    from outlast.store.records import DeadLetterRow, EventRow, JobOutcome, Lease, RunRequest
 
 #: To do a step, or to undo it.
 Deed: TypeAlias = Literal["do", "undo"]
@@ -51,6 +51,7 @@ _WHICH = "run = ? and step = ? and deed = ?"
 # Expressions, each with the number of the run: the next place of a step in the run, and among those that have succeeded.
 _PLACE = "(select coalesce(max(place) + 1, 0) from outlast_flow_steps where run = ?)"
 _COMPLETED = "(select coalesce(max(completed) + 1, 1) from outlast_flow_steps where run = ?)"
+_WANTED = "(select wanted from outlast_runs where number = outlast_progress.run)"  # what the run is asked to do
 _TABLE = "table "  # how the name of an artifact begins that is a part of what a step has put out
 
 
@@ -142,6 +143,12 @@ class StepBegun(NamedTuple):
     began_us: int
     now_us: int
     key_token: int | None = None
+
+
+class Asked(NamedTuple):
+    """Nothing is begun: the run is asked to pause or to be cancelled."""
+
+    request: RunRequest
 
 
 class Part(NamedTuple):
@@ -365,15 +372,20 @@ class Flows:
         flushed: bool = False,
         ahead_us: int = 0,
         events: Callable[[KeyDone], Sequence[EventRow]] | None = None,
-    ) -> StepBegun | KeyDone:
+        heeds: Collection[RunRequest] = (),
+    ) -> StepBegun | KeyDone | Asked:
         """
         The right to make an attempt, which is charged, after `made` others; or what came of the work for its key, and
-        then the step is `cached` with that, and is not undone. Raises `IdempotencyConflict`, `IdempotencyMismatch` and `LeaseLost`.
+        then the step is `cached` with that, and is not undone. `Asked`, and nothing has begun, if the run is asked for one of
+        those that it `heeds`: who waited for a beat would begin steps after the request. Raises `IdempotencyConflict`,
+        `IdempotencyMismatch` and `LeaseLost`.
         """
         database, run, name = self._database, _run(lease), storable(step)
         which = (run, name, deed)
         with database.writing(batches=not flushed) as tx:
-            now = _fenced_now(database, tx, self.app, lease, ahead_us)
+            now, wanted = leases.fenced(database, tx, self.app, lease, f"{database.now} + {int(ahead_us)}, {_WANTED}")[
+                :2
+            ]
             row = tx.row(f"select {_ROW} from outlast_flow_steps where {_WHICH}", *which)
             text = json.dumps(definition, ensure_ascii=False)
             found = _unbegun(name, deed, round_number, work, definition, now) if row is None else _step(row)
@@ -383,6 +395,8 @@ class Flows:
                 )  # its answer was lost
             if found.made != made:
                 raise leases.lost(lease)
+            if wanted in heeds:
+                return Asked(wanted)
             if found.state == "cached" and key is not None:  # as above
                 row = tx.row(
                     "select result from outlast_steps where kind = 'run' and owner = ? and name = ?", run, name

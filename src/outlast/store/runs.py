@@ -184,42 +184,80 @@ class Runs(Leases):
         stages: Sequence[StageMark] | None = None,
         identity: Mapping[str, Any] | None = None,
         undoes: bool = False,
+        same_pass: bool = False,
     ) -> bool:
         """
         Move a run to another status, if `RUN_MOVES` has that move; whether it did. `LeaseLost` if the lease is not the
         newest. `undoes`: it goes on only to be undone, which a cancelled one may, too.
 
-        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it.
-        `stages` replaces its stages, `identity` what makes it itself.
+        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it; not in the
+        `same_pass`, of which it was wanted. `stages` replaces its stages, `identity` what makes it itself.
         """
+        with self._database.writing() as tx:
+            if lease is not None:
+                fenced(self._database, tx, self.app, lease)
+            return self._move_run(tx, id, status, reason, why, stages, identity, undoes=undoes, same_pass=same_pass)
+
+    def end_run(
+        self,
+        lease: Lease,
+        id: str,
+        *,
+        status: RunStatus,
+        reason: str | None,
+        why: str,
+        heard: RunRequest | None,
+    ) -> RunRequest | None:
+        """
+        As `set_run`, for a pass that is over, unless something is wanted of the run that was not `heard`: then nothing is
+        written, and that is returned. So a request that was accepted is never passed over.
+        """
+        with self._database.writing() as tx:
+            fenced(self._database, tx, self.app, lease)
+            found = tx.row(f"select wanted from outlast_runs where id = ? {self._database.for_change}", id)
+            wanted: RunRequest | None = found and found[0]
+            if wanted is not None and wanted != heard:
+                return wanted
+            self._move_run(tx, id, status, reason, why)
+        return None
+
+    def _move_run(
+        self,
+        tx: Transaction,
+        id: str,
+        status: RunStatus,
+        reason: str | None,
+        why: str,
+        stages: Sequence[StageMark] | None = None,
+        identity: Mapping[str, Any] | None = None,
+        *,
+        undoes: bool = False,
+        same_pass: bool = False,
+    ) -> bool:
         finished = to_us(here.get().clock.now()) if status in ENDED else None
         sets = "status = ?, reason = ?, why = ?, finished = ?"
         values: list[Any] = [status, reason and storable(reason), storable(why), finished]
-        if status == "running":
+        if status == "running" and not same_pass:
             # A request to pause was for a pass that is over. The run is cancelled, whichever process goes on with it.
-            sets += ", wanted = case when status = 'running' and wanted <> 'pause' then wanted end"
+            sets += ", wanted = case when status in ('running', 'interrupted') and wanted <> 'pause' then wanted end"
         if stages is not None:
             sets += ", stages = ?"
             values.append(_stages(stages))
         if identity is not None:
             sets += ", identity = ?"
             values.append(_identity(identity))
-        with self._database.writing() as tx:
-            if lease is not None:
-                fenced(self._database, tx, self.app, lease)
-            among = self._database.among
-            done = tx.execute(
-                f"update outlast_runs set {sets} where app = ? and id = ? and status {among}",
-                *values,
-                self.app,
-                id,
-                self._database.passed(
-                    before
-                    for before, moves in RUN_MOVES.items()
-                    if status in moves or (undoes and before == "cancelled" and status == "running")
-                ),
-            )
-            return done.rowcount == 1
+        done = tx.execute(
+            f"update outlast_runs set {sets} where app = ? and id = ? and status {self._database.among}",
+            *values,
+            self.app,
+            id,
+            self._database.passed(
+                before
+                for before, moves in RUN_MOVES.items()
+                if status in moves or (undoes and before == "cancelled" and status == "running")
+            ),
+        )
+        return done.rowcount == 1
 
     def hold_sink(self, lease: Lease, replayed_by: str | None) -> None:
         """
@@ -289,9 +327,14 @@ class Runs(Leases):
             tx.execute("delete from outlast_runs where number = ?", number)
         return True
 
+    def wanted_of(self, run_number: int) -> RunRequest | None:
+        """What a run is asked to do."""
+        found = self._database.row("select wanted from outlast_runs where number = ?", run_number)
+        return found and found[0]  # type: ignore[no-any-return]
+
     def request_end(self, id: str, what: RunRequest | None) -> bool:
         """
-        Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended.
+        Ask a run to pause or to be cancelled; its next beat hears it, a flow also before a step begins. Whether there is such a run that has not ended.
         """
         with self._database.writing() as tx:
             done = tx.execute(
