@@ -6,6 +6,7 @@ A declared pipeline: `Flow.load` compiles a file, `run` executes it.
     parts     guards of steps: their circuits, limits and retry budgets, which steps share by name
     outputs   what a step has put out, as bytes and back
     steps     one step in a thread: its attempts, each of them on record
+    underway  what this process is at for steps, also after their time: it is not undone before it has come back
     items     steps over rows and items: for_each, and component: pipeline
     rows      one row: its config, its idempotency key, its component; and what undoes it
     opening   a run is found or created by its key, admitted or refused, and leased

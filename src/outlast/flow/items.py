@@ -53,6 +53,7 @@ from outlast.flow.rows import (
     undone_by_row,
 )
 from outlast.flow.steps import Unfinished
+from outlast.flow.underway import is_under_way
 from outlast.kernel.clock import here
 from outlast.kernel.wording import counted
 from outlast.observe import captures
@@ -420,12 +421,10 @@ def _failed(result: RunResult[Any]) -> Exception:
 class _Rows(_OfItems):
     """A step with `for_each`."""
 
-    _deed: RowDeed | None = None
-
     @property
     def rows_under_way(self) -> bool:
         """As of any work on items."""
-        return self._deed is not None and self._deed.calls > 0
+        return is_under_way(self.there.record.id, self.step.id)
 
     def go(self) -> dict[str, Any]:
         """Do the work for every row that is not finished; what the step puts out."""
@@ -455,7 +454,6 @@ class _Rows(_OfItems):
             expected=lambda: len(rows),
         )
         plan = replace(plan, known_by=self.known_by((one for one in keys if one not in carried), there.round))
-        self._deed = deed
         try:
             result = self.drive(plan, rows)
         except Unfinished as stopped:

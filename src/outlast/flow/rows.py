@@ -27,6 +27,7 @@ from outlast.flow.filling import Values
 from outlast.flow.outputs import Outputs, keep
 from outlast.flow.record import UNKNOWN
 from outlast.flow.steps import _key_secret
+from outlast.flow.underway import under_way
 from outlast.kernel.clock import ahead_us, here
 from outlast.observe import emit, listening
 from outlast.pipeline.keys import Keys
@@ -310,20 +311,15 @@ class RowDeed(_OfRow):
         self._turns: dict[str, tuple[threading.Lock, int]] = {}
         self._lock = threading.Lock()
         self._marks = Marks(work, values)
-        self.calls = 0  # under way
 
     def __call__(self, row: Any) -> dict[str, Any]:
         key = current().item_key or ""
         if key in self._carried:
             return dict(self._carried[key])
         marks = self._marks.of(row)  # before the component may change it
-        with self._lock:
-            self.calls += 1
-        try:
+        # Also while it waits for its turn, or for the store: one that nobody waits for any more goes on from there.
+        with under_way(self.work.pass_.record.id, self.work.step.id):
             return self._work(row, key) | {"marks": marks}
-        finally:
-            with self._lock:
-                self.calls -= 1
 
     def _work(self, row: Any, key: str) -> dict[str, Any]:
         values = self.values.with_row(row)

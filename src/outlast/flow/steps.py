@@ -9,7 +9,7 @@ begun and has no end on record is a crash, and whoever goes on with the run sees
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from outlast.flow.filling import Values
 from outlast.flow.outputs import Outputs, keep
 from outlast.flow.parts import guard_of
 from outlast.flow.progress import DONE, definition_of, plain, tried_since
+from outlast.flow.underway import has_come_back, under_way
 from outlast.kernel.clock import Stop, ahead_us, here, roll_for, stopping
 from outlast.kernel.frames import traceback_of
 from outlast.kernel.raised import NoFailure
@@ -76,6 +77,10 @@ class Unfinished(Exception):
         super().__init__(message)
         self.lost = lost
         self.left = left
+
+
+class _StillRunning(PermanentFailure):
+    """What is to be undone is still being done."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -352,6 +357,7 @@ class StepWork:
     def _attempts(self) -> StepEnd:
         row, call = self.row, None
         try:
+            self._wait_for_what_runs()
             self.since = self._tried_since()
             fn, args, guard = self.prepared()
             call = self._call(guard)
@@ -371,6 +377,18 @@ class StepWork:
                 self.end = self._ended_uncalled(call, error)
         assert self.end is not None  # noqa: S101 - every way out of a call is on record
         return self.end
+
+    def _wait_for_what_runs(self) -> None:
+        """
+        Nothing is undone while an attempt at it that was left still runs in this process: it would do its work afterwards.
+        Raises what the step could not be undone for; another process, or this one later, undoes it then.
+        """
+        if self.deed == "undo" and not has_come_back(self.pass_.record.id, self.step.id):
+            raise _StillRunning(
+                f"an attempt at {self.step.id} whose time was up still runs, and would go on after it was undone: "
+                "undo it once that has ended, or its process has",
+                error_class="timeout",
+            )
 
     def _remote(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (*args, self.context()) if fn is in_child else args
@@ -563,6 +581,8 @@ class StepWork:
         """Nothing was called, and this is why: on record, without an attempt."""
         there, verdict = self.pass_, classify(error)
         reason = None if delay is not None else (stop_reason(error) or (call and call.reason) or "permanent")
+        if isinstance(error, _StillRunning):
+            reason = "still_running"
         wait = delay
         if wait is None and there.requeues and reason in {"breaker_open", "throttled"}:
             wait = max(1.0, getattr(error, "retry_after", None) or 60.0)
@@ -756,8 +776,9 @@ def _in_thread(work: StepWork, component: Any, filled: list[Any]) -> Any:
     own: one that changes them and fails leaves nothing of that to the next. `filled` are those of the first one.
     """
     try:
-        config = filled.pop() if filled else work.pass_.values().fill(work.template, work.template)
-        return do_work(component, config, work.context())
+        with under_way(work.pass_.record.id, work.step.id) if work.deed == "do" else nullcontext():
+            config = filled.pop() if filled else work.pass_.values().fill(work.template, work.template)
+            return do_work(component, config, work.context())
     except BaseException as thrown:
         if isinstance(thrown, Exception):
             raise
