@@ -16,11 +16,13 @@ from job_hands import Hands
 from job_rows import end
 from labor import Beside, living, outcomes, wait_until
 from outlast.jobs.doors import made
+from outlast.jobs.worker import Worker
 from outlast.kernel.clock import stopping
 from outlast.observe import prometheus
 from outlast.observe.events import JobClaimed, JobEvent
 from outlast.store import Store
 from outlast.testing import Faults, capture_events, virtual_time, work
+from outlast.work.writer import BatchLimits
 
 QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=30.0, jitter=0)
 
@@ -413,6 +415,48 @@ def test_a_queue_has_a_concurrency_of_its_own(app):
     result = app.work(queues={"a": 1, "b": 4}, concurrency=8, until_idle=True)
     assert (result.succeeded, most["a"]) == (24, 1)
     assert 1 < most["b"] <= 4
+
+
+@pytest.mark.parametrize("queues", [(), {"default": 3}], ids=["all queues", "a bound"])
+def test_large_results_take_no_slot_along(app, monkeypatch, queues):
+    """They go to the store while a turn is under way that claims; what that one has reserved is given back, and bounds hold."""
+    monkeypatch.setattr(
+        "outlast.jobs.tenure._LIMITS", BatchLimits(entries=1_000_000, bytes=1, latency=0.0, under_way=1)
+    )
+    running, most, sent = set(), 0, []
+    prepare, turn = Worker._prepare, Store.turn
+
+    def prepared(worker, tenure, batch):
+        prepare(worker, tenure, batch)
+        if batch.ends:
+            sent.append(worker._tenure.turns._under_way)
+
+    def slowly(store, lease, ends, wants, *given, **how):
+        """A claim is under way until another turn goes, or nothing runs that would have it go."""
+        done, before = turn(store, lease, ends, wants, *given, **how), len(sent)
+        if wants:
+            wait_until(lambda: len(sent) > before or not running, "another turn goes")
+        return done
+
+    monkeypatch.setattr(Worker, "_prepare", prepared)
+    monkeypatch.setattr(Store, "turn", slowly)
+
+    @app.job
+    async def large(number: int) -> str:
+        nonlocal most
+        running.add(number)
+        most = max(most, len(running))
+        for _ in range(number % 5):
+            await asyncio.sleep(0)
+        running.discard(number)
+        return "x" * 100
+
+    large.enqueue_many({"number": number} for number in range(100))
+    worker = made(app, queues, 8, until_idle=True)
+    assert asyncio.run(worker.run()).succeeded == 100
+    assert max(sent) >= 1  # it went beside another one
+    assert len(worker._slots.free) == 8
+    assert most <= (3 if queues else 8)
 
 
 def test_wrong_settings_are_refused_at_once(app):

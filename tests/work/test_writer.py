@@ -88,6 +88,29 @@ def test_a_batch_may_be_written_without_the_thread():
     asyncio.run(story())
 
 
+def test_nothing_goes_to_the_thread_while_a_batch_is_written_without_it():
+    """Also of many bytes: what that one does is known before the next one is begun. It goes when that is back, or the thread's."""
+
+    async def story():
+        begun = []
+        desk = Desk(entries=1, bytes=5, under_way=1, at_once=lambda batch: (begun.append(batch), True)[1])
+        desk.add(1)
+        desk.add(2, size=5)
+        assert desk.writer.batch == [2]
+        desk.writer.came_back(begun[0])
+        assert await desk.hear(2) == [("written", [1]), ("written", [2])]
+        desk.add(3)
+        desk.add(4, size=5)
+        assert desk.writer.batch == [4]
+        desk.writer.hand_over(begun[1])
+        assert desk.writer.batch == []
+        assert await desk.hear(4) == [("written", [number]) for number in (1, 2, 3, 4)]
+        assert desk.on_record == [[2], [3], [4]]
+        desk.writer.close()
+
+    asyncio.run(story())
+
+
 def test_a_batch_goes_when_it_has_its_entries():
     """The third number sends the first three; the fourth waits in the open batch until it is told to go."""
 

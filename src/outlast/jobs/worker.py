@@ -192,7 +192,7 @@ class Worker:
         self._running: set[ActiveJob] = set()  # whose code runs
         self._undecided: set[ActiveJob] = set()  # of a lease that is lost, and their own transaction decides
         self._by_queue: dict[str, int] = {}
-        self._reserved = 0  # slots for what a turn that is under way claims
+        self._claiming: TurnBatch | None = None  # under way: it has as many slots as it may claim jobs
         self._owed = 0  # slots that are taken beyond their number
         self._first = 0  # the place of the queue that is claimed from first
         self._ask_queues_at = 0.0  # on the loop's clock: then for queues that nobody here knew of
@@ -630,8 +630,9 @@ class Worker:
         self._tenure = None
         tenure.over = True
         tenure.turns.abandon()
-        reserved, self._reserved = self._reserved, 0
-        self._unreserve(reserved)
+        if self._claiming is not None:
+            reserved, self._claiming = self._claiming.most, None
+            self._unreserve(reserved)
         lost, undecided = self._lose(tenure)
         for active in [*tenure.jobs.values()]:
             self._runner.give_up(active, "lost")
@@ -831,6 +832,12 @@ class Worker:
         if tenure is not self._tenure or not (self._asked or turn.ends):
             return
         turn.unsure, self._misses = self._misses, False
+        if self._claiming is not None:
+            # Large results go while a turn is under way. How many jobs that one gets, and of which queues, nobody knows yet:
+            # what there is room for is claimed after it.
+            if not self._asked:
+                self._asked = self._known = True
+            return
         asked, self._asked, self._known = self._asked and not self._known, False, False
         told, self._told = self._told, False
         if self._draining or self._fenced or self._alone is not None or self._done.done():
@@ -848,12 +855,13 @@ class Worker:
             if asyncio.get_running_loop().time() >= self._look_again_at:
                 self._places.clear()
             turn.after = {queue: self._places[queue] for queue in turn.wants if queue in self._places}
-            if not turn.most:
-                turn.wants = {}
             room = turn.most > 0
-        self._reserved = turn.most if turn.wants else 0
-        for _ in range(self._reserved):
-            self._slots.take()
+            if not (room and turn.wants):
+                turn.wants, turn.most = {}, 0
+        if turn.wants:
+            self._claiming = turn
+            for _ in range(turn.most):
+                self._slots.take()
         # Who has no room does not care what there is; queues that are full leave room for those that nobody knew of.
         turn.asks_idle = asked and (nothing or (room and not self._until_idle))
         if self._bounds is None and room and not turn.told:  # a turn for what has begun follows
@@ -889,11 +897,12 @@ class Worker:
         if tenure is not self._tenure:  # lost meanwhile, and with it what was claimed; not what is on record
             self._record_late(tenure, turn)
             return
-        reserved, self._reserved = self._reserved, 0
+        if turn is self._claiming:
+            self._claiming = None
         told = self._asked  # after the claim: it may have missed what somebody has told of
         self._record(tenure, turn)
         taken = self._take(tenure, turn)
-        self._unreserve(max(0, reserved - len(taken)))
+        self._unreserve(max(0, turn.most - len(taken)))
         if turn.alone:
             if taken:
                 self._patience, self._pause, self._next_wait_at = _PATIENCE, _PAUSE, 0.0

@@ -80,7 +80,8 @@ class BatchWriter(Generic[B]):
         `write` is called in the thread; `written` and `broken` say in the loop what came of it. `give_up` is set when
         `write` should wait no longer for what it writes to. `prepare` is called in the loop with a batch that is about
         to be sent: it adds what is known only then. `at_once` is called in the loop with a batch without bytes, when the thread
-        has none: whether it is being written without the thread. Then `came_back`, `hand_over` or `failed` is called later.
+        has none: whether it is being written without the thread. Then `came_back`, `hand_over` or `failed` is called later, and
+        before that nothing goes to the thread: batches are written one after the other.
         """
         self.batch = first  # the open one
         self.memory = memory
@@ -98,6 +99,7 @@ class BatchWriter(Generic[B]):
         self._give_up = give_up
         self._prepare = prepare
         self._at_once = at_once
+        self._without = False  # the thread: so is a batch written now
         self._failed = False
         self._thread: threading.Thread | None = None
 
@@ -145,7 +147,7 @@ class BatchWriter(Generic[B]):
     def flush(self) -> None:
         """Send the open batch, unless enough are under way. Then it may grow in entries, but not in bytes."""
         limits = self.limits
-        if self._failed or (self._under_way >= limits.under_way and self._bytes < limits.bytes):
+        if self._failed or self._without or (self._under_way >= limits.under_way and self._bytes < limits.bytes):
             return
         batch = self.batch
         if self._prepare is not None:
@@ -160,17 +162,26 @@ class BatchWriter(Generic[B]):
         self._entries = self._bytes = 0
         self._due = False
         self._under_way += 1
-        if size or self._at_once is None or self._under_way > 1 or not self._at_once(batch):
+        if size or self._at_once is None or self._under_way > 1:
+            self._queue.put((batch, size))
+            return
+        self._without = True  # before it is begun: it may come back at once
+        if not self._at_once(batch):
+            self._without = False
             self._queue.put((batch, size))
 
     def came_back(self, batch: B) -> None:
         """A batch is written that the thread has not."""
+        self._without = False
         self._back(batch, 0)
 
     def hand_over(self, batch: B) -> None:
         """A batch that was begun without the thread: that does what is left of it."""
+        self._without = False
         if not self._failed:
             self._queue.put((batch, 0))
+            if self._due:
+                self.flush()
 
     def failed(self, error: BaseException) -> None:
         """A batch that was begun without the thread cannot be written, nor can any other."""
