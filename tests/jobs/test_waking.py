@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import threading
+from contextvars import copy_context
 from uuid import uuid4
 
 import psycopg
@@ -15,6 +16,7 @@ import pytest
 
 import outlast
 from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from outlast.jobs.doors import made
 from outlast.jobs.tenure import Tenure
 from outlast.jobs.waking import Notified, Watched, _InLoop, _written_to, waking_for
 from outlast.jobs.worker import Worker
@@ -22,6 +24,7 @@ from outlast.store import Store, StoreUnavailable, open_store, turns
 from outlast.store import postgres as postgres_store
 from outlast.store.postgres import _FLUSH, Line
 from outlast.store.records import Idle
+from outlast.testing import FaultProxy
 from servers.postgres import Postgres
 
 
@@ -308,6 +311,111 @@ def test_a_claim_whose_answer_is_lost_is_not_made_twice(postgres_app, claims, mo
         assert len(beside.worker._slots.free) == 8
     assert (outcomes(first), outcomes(second)) == (["succeeded"], ["succeeded"])
     assert claims == [("thread", 1), ("loop", 1)]
+
+
+class Stalled:
+    """A worker behind a proxy, idle; of its next claim in the loop it hears nothing, and the connection stays open."""
+
+    def __init__(self, server, app, folder):
+        self.proxy = FaultProxy(server.socket).start()
+        address = f"postgresql://postgres@127.0.0.1:{self.proxy.port}/{server.name}"
+        self.app = outlast.App(app.name, store=address)
+        jobs(self.app, folder)
+        self.kinds, self.errors, self._thread = jobs(app, folder), [], None
+
+    def start(self, **options):
+        """Begin, and wait until it is idle and listens."""
+        self.worker = made(self.app, (), 8, until_idle=False, **options)
+        self._thread = threading.Thread(target=copy_context().run, args=(self._work,))
+        self._thread.start()
+        listens(self)
+
+    def _work(self):
+        try:
+            asyncio.run(self.worker.run())
+        except StoreUnavailable as error:
+            self.errors.append(str(error))
+
+    def claim(self, kind):
+        """A job whose claim is on record and was not answered."""
+        self.proxy.fault("stall", when=b"outlast_1\0")
+        job = self.kinds[kind].enqueue("a")
+        wait_until(lambda: self.proxy.struck == ["stall"] and job.status == "processing", "it is claimed")
+        return job
+
+    def end(self, signals=3):
+        for _ in range(signals):
+            self.worker.ask_soon()
+        self._thread.join(100)
+        assert not self._thread.is_alive()
+
+    def close(self):
+        if self._thread is not None:
+            self.end()
+        self.app.store.close()
+        self.proxy.stop()
+
+
+@pytest.fixture
+def stalled(postgres, postgres_app, tmp_path, claims):
+    stands = Stalled(postgres, postgres_app, tmp_path)
+    yield stands
+    stands.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_claim_that_is_never_answered_is_looked_for(stalled, monkeypatch, tmp_path):
+    """In less than the time of a lease: the jobs run, once, under the same lease, and another connection listens."""
+    monkeypatch.setattr("outlast.jobs.waking._AGAIN", 0.001)
+    monkeypatch.setattr("outlast.jobs.waking._OF_LEASE", 0.01)
+    stalled.start()
+    lease, line = stalled.worker._tenure.lease.key, stalled.worker._waking._line
+    first = stalled.claim("quick")
+    assert first.result(100) == "a"
+    wait_until(lambda: stalled.worker._waking._line is not line, "another connection listens")
+    listens(stalled)
+    assert stalled.kinds["quick"].enqueue("b").result(100) == "b"
+    listens(stalled)
+    assert (stalled.worker._tenure.lease.key, len(stalled.worker._slots.free)) == (lease, 8)
+    stalled.end(1)
+    assert (outcomes(first), notes(tmp_path), stalled.errors) == (["succeeded"], ["does a", "does b"], [])
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["quick", "hold"])
+@pytest.mark.parametrize("signals", [1, 3])
+def test_what_a_claim_has_got_that_is_never_answered_is_given_back_at_the_end(
+    stalled, monkeypatch, tmp_path, kind, signals
+):
+    """The store answers others: nothing of the jobs has run, and they cost no attempt."""
+    monkeypatch.setattr("outlast.jobs.waking._ANSWER", 1000.0)
+    monkeypatch.setattr("outlast.jobs.waking._OF_LEASE", 1000.0)
+    stalled.start(drain=0.0)
+    job = stalled.claim(kind)
+    stalled.end(signals)
+    assert (stalled.errors, notes(tmp_path), job.status, outcomes(job)) == ([], [], "queued", ["released"])
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", ["away", "hangs"])
+def test_a_claim_of_which_nobody_knows_is_told_at_the_end(stalled, monkeypatch, tmp_path, how):
+    """The store is away, or does not answer anybody: it is not said that all work is given back, since jobs are on record as claimed."""
+    monkeypatch.setattr("outlast.jobs.worker.FAREWELL", 1.0)
+    go, turn = threading.Event(), Store.turn
+    stalled.start()
+    job = stalled.claim("quick")
+    if how == "away":
+        stalled.proxy.stop()
+    else:
+        monkeypatch.setattr(Store, "turn", lambda *given, **options: (go.wait(100), turn(*given, **options))[1])
+    stalled.end()
+    go.set()
+    assert (notes(tmp_path), job.status) == ([], "processing")
+    (said,) = stalled.errors
+    assert said == (
+        "a claim was not answered: the worker was asked to stop while the store could not be used. If jobs were claimed by "
+        "it, they have not run here, and will be run by another worker."
+    )
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from outlast.kernel.clock import REAL
 from outlast.kernel.log import logger, warn
+from outlast.work.patience import terms
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 
 CHANNEL = "outlast_jobs"
 PROBE = 10.0  # seconds between two probes of a connection that listens
-_ANSWER = 5.0  # seconds in which a probe must come back
+# Seconds in which a probe must come back, and a claim be answered; that within half of a lease, too: so what it has claimed is
+# found and begun under the same lease, long before anybody could take the worker for dead. A server that is only slow loses nothing
+# by that: the claim is looked for as after any lost answer.
+_ANSWER = 5.0
+_OF_LEASE = 0.5
 _LOOK = 0.02  # seconds between two looks at a file
 _MOMENT = 0.0005  # seconds between two looks at one that was written to just now,
 _LOOKS = 40  # so often
@@ -88,6 +93,10 @@ class Waking(ABC):
         later with its rows, or with an error, after which nobody knows whether it was done; `seen` perhaps before it, with the rows
         of a turn whose commit may still fail.
         """
+        return False
+
+    def let_go(self) -> bool:
+        """Wait no longer for the answer to such a turn: `then` hears that none will come. Whether there was one. In the loop."""
         return False
 
     def _wake(self) -> None:
@@ -163,6 +172,9 @@ class Notified(Waking):
     def ask(self, asked: Asked, then: Then, seen: Seen) -> bool:
         return self._line is not None and self._line.ask(asked, then, seen)
 
+    def let_go(self) -> bool:
+        return self._line is not None and self._line.unanswered(0.0)
+
     def _listen(self, connection: Any) -> None:
         if self._database.pooled(connection):
             raise _Unheard(
@@ -180,6 +192,7 @@ class Notified(Waking):
         if not self._in_loop(loop, lambda: self._begin(heard)):
             return False
         clock = REAL.clock.monotonic
+        longest = min(_ANSWER, _OF_LEASE * terms.get().ttl)
         try:
             self._probe(mine)
             probed = clock()
@@ -187,6 +200,8 @@ class Notified(Waking):
                 self._rung.wait(_SLICE)
                 self._rung.clear()
                 now = clock()
+                if now - heard.asked_at > longest:
+                    self._in_loop(loop, partial(heard.unanswered, longest))
                 if heard.back:
                     self._heard = True
                     if now - probed > PROBE:
@@ -277,6 +292,7 @@ class _InLoop:
         self.over = False
         self.back = False  # the newest probe
         self._free_at = 0.0  # since when the server can tell something: it does not during a turn
+        self.asked_at = float("inf")  # when the turn was begun whose answer is waited for
         self._then: Then | None = None  # waits for an answer
         self._seen: Seen | None = None  # and has not seen what will be in it
         self._full = False  # not all of what was asked is on its way
@@ -303,7 +319,7 @@ class _InLoop:
             self._line.send(asked)
         except Exception:  # noqa: BLE001 - nothing is sent; what the matter is comes out when it is read from
             return False
-        self._then, self._seen = then, seen
+        self._then, self._seen, self.asked_at = then, seen, REAL.clock.monotonic()
         self._flush()
         return True
 
@@ -338,6 +354,7 @@ class _InLoop:
             self._break(answer)
         elif answer is not None and self._then is not None:
             then, self._then, self._free_at = self._then, None, REAL.clock.monotonic()
+            self.asked_at = float("inf")
             then(answer)
         for payload in told:
             if payload == self._mine:
@@ -356,11 +373,22 @@ class _InLoop:
         late = REAL.clock.monotonic() - max(probed, self._free_at) > _ANSWER
         return self.free and not self.back and late and self.end()
 
+    def unanswered(self, longest: float) -> bool:
+        """
+        Whether a turn has waited for its answer for longer than that; then it is over. A connection may stay open on which nothing
+        comes any more, and without an end the worker would claim nothing, for ever. The loop itself may have stood still.
+        """
+        self._read()
+        if self._then is None or REAL.clock.monotonic() - self.asked_at <= longest:
+            return False
+        self._break(TimeoutError("a claim was not answered"))
+        return True
+
     def end(self, error: Exception | None = None) -> bool:
         """Listen no more. Who waits for an answer hears that none will come, and not from in here."""
         if self.over:
             return True
-        self.over = True
+        self.over, self.asked_at = True, float("inf")
         self._loop.remove_reader(self._place)
         self._loop.remove_writer(self._place)
         with suppress(Exception):  # it may be broken

@@ -510,8 +510,14 @@ class Worker:
                 else:
                     await asyncio.sleep(min(left, _SOON))
             self._ended_themselves |= await self._runner.cut_off([*self._running], FAREWELL)
-        tenure, since = self._tenure, None
-        while tenure is not None and not tenure.over and not tenure.turns.settled and self._error is None:
+        tenure, since, cut = self._tenure, None, frozenset(self._running)
+        # What a claim brings that is answered only now is given back, too.
+        while (
+            tenure is not None
+            and not tenure.over
+            and not (tenure.turns.settled and self._running <= cut)
+            and self._error is None
+        ):
             now = REAL.clock.monotonic()
             if self._cutting and since is None:
                 since = now
@@ -520,7 +526,7 @@ class Worker:
                 self._hurry()
             if since is not None and self._hurried and now > max(since, self._hurried_at) + FAREWELL:
                 self._leaves_lease = True  # the last try hangs
-                self._give_up_ends(tenure)
+                self._give_up_ends(tenure, hangs=True)
                 return
             tenure.turns.flush()
             await asyncio.sleep(0.001)
@@ -531,9 +537,13 @@ class Worker:
             self._hurried, self._hurried_at = True, REAL.clock.monotonic()
         if self._tenure is not None:
             self._tenure.hurry()
+            self._waking.let_go()  # the last try finds what it has claimed
 
-    def _give_up_ends(self, tenure: Tenure) -> None:
-        """The worker ends, and what has ended cannot be put on record."""
+    def _give_up_ends(self, tenure: Tenure, *, hangs: bool = False) -> None:
+        """
+        The worker ends, and what has ended cannot be put on record; nor can be found out what a claim has got whose answer
+        is lost, or does not come since the server `hangs`.
+        """
         tenure.over = True
         tenure.turns.abandon()
         if count := sum(_success_of(active) is None for active in tenure.jobs.values()):
@@ -542,6 +552,14 @@ class Worker:
             self._error = StoreUnavailable(
                 f"{ends} not on record: the worker was asked to stop while the store could not be used. {again} will be "
                 "run again by another worker.",
+                error_class="database_connection",
+            )
+        elif (
+            self._claiming is not None and (hangs or self._claiming.unsure) and tenure.store.by_server
+        ):  # a file answers, or nothing was claimed
+            self._error = StoreUnavailable(
+                "a claim was not answered: the worker was asked to stop while the store could not be used. If jobs were claimed by it, "
+                "they have not run here, and will be run by another worker.",
                 error_class="database_connection",
             )
 
