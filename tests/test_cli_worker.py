@@ -100,6 +100,17 @@ async def ignore() -> None:
             continue
 
 
+def stay(what: str) -> None:
+    print("undoing", flush=True)
+    threading.Event().wait()
+
+
+@app.job(retry=None)
+def undone() -> None:
+    outlast.current().compensate(stay, "a")
+    raise ValueError("no")
+
+
 @app.job
 async def elsewhere() -> None:
     await asyncio.to_thread(lambda: (print("elsewhere", flush=True), threading.Event().wait()))
@@ -342,6 +353,7 @@ SAYS = {
     "ignore": "ignoring",
     "elsewhere": "elsewhere",
     "once": "once",
+    "undone": "undoing",
 }
 
 
@@ -472,6 +484,15 @@ def test_a_job_that_has_ended_before_is_not_said_to_be_done_again(capsys, cut_of
     ]
 
 
+def test_jobs_that_were_cut_off_while_they_were_undone_are_told_apart(capsys):
+    """They have failed before, and are still to be undone."""
+    _tell(WorkResult(cut_off=3), signal.SIGTERM, {}, undoing=2)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "1 job was cut off: its code had not ended. Another worker does it again.",
+        "2 jobs were cut off while they were being undone: what undoes them had not ended. Other workers undo them.",
+    ]
+
+
 def test_a_job_that_has_failed_is_not_said_to_be_done_again_when_its_code_is_cut_off(shell):
     """It has timed out, and nothing ends its thread. Exit code 143: that was cut off all the same."""
     process, id_ = begun(shell, "--drain 0", "once")
@@ -485,6 +506,26 @@ def test_a_job_that_has_failed_is_not_said_to_be_done_again_when_its_code_is_cut
             "1 job was cut off: its code had not ended. It has failed for good before, and is not done again.",
         ],
     )
+
+
+def test_code_that_undoes_a_job_and_is_cut_off_is_told_and_counts_as_a_crash(shell):
+    """Exit code 143. The job is not given back while the code runs: who takes it over puts the crash on record first."""
+    process, id_ = begun(shell, "--drain 0", "undone")
+    process.send_signal(signal.SIGTERM)
+    done = left(process)
+    assert (done.returncode, done.out.splitlines()) == (
+        143,
+        [
+            "0 succeeded   1 failed   0 requeued",
+            "1 job was cut off while it was being undone: what undoes it had not ended. Another worker undoes it.",
+        ],
+    )
+    (before,) = shell.json(f"jobs show {id_}")["compensations"]
+    with shell.start("worker jobs.py:app") as process:
+        assert process.stdout.readline() == "undoing\n"
+        (after,) = shell.json(f"jobs show {id_}")["compensations"]
+        process.kill()
+    assert (before["crashes"], after["crashes"], after["attempts"]) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

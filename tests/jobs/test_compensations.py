@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def hold(what: str) -> None:
     DONE.append(("undo", what))
     HELD.set()
     HOLD.wait(60)
+
+
+def hold_and_raise(what: str) -> None:
+    hold(what)
+    if BROKEN.get(what):
+        raise BROKEN[what].pop(0)
+
+
+async def deaf(what: str) -> None:
+    DONE.append(("undo", what))
+    HELD.set()
+    while not HOLD.is_set():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
 
 
 async def ahold(what: str) -> None:
@@ -897,18 +912,28 @@ def test_a_kill_at_any_boundary_misses_nothing_and_repeats_nothing(request, tmp_
     assert count["killed again"] > 2
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_worker_that_ends_gives_back_what_it_undoes(sqlite_app, is_async):
-    """D-16: a second signal cuts it off; it costs no attempt, no crash, and the next worker goes on with it."""
-    app = sqlite_app
-    fn = ahold if is_async else hold
+def held_order(app, fn=None):
+    """A job that fails and is undone by two functions, the first of which waits for `HOLD`."""
 
     @app.job(retry=None, name="order")
     def order() -> None:
         outlast.current().compensate(undo, "a")
-        if not is_async:
-            outlast.current().compensate(hold, "b")
+        outlast.current().compensate(fn or hold, "b")
         raise ValueError("no")
+
+    return order.enqueue()
+
+
+def cut(worker):
+    """Ask it to end, and not to wait for what runs."""
+    worker.ask_soon()
+    worker.ask_soon()
+    wait_until(lambda: worker.view().cutting, "it cuts off what runs")
+
+
+def test_a_worker_that_ends_gives_back_what_it_undoes(sqlite_app):
+    """D-16: a second signal cuts it off; it costs no attempt, no crash, and the next worker goes on with it."""
+    app = sqlite_app
 
     @app.job(retry=None, name="aorder")
     async def aorder() -> None:
@@ -916,18 +941,94 @@ def test_a_worker_that_ends_gives_back_what_it_undoes(sqlite_app, is_async):
         await outlast.current().compensate(ahold, "b")
         raise ValueError("no")
 
-    handle = (aorder if is_async else order).enqueue()
+    handle = aorder.enqueue()
     with Beside(app, drain=60) as beside:
         wait_until(HELD.is_set, "it is being undone")
-        beside.worker.ask_soon()
-        beside.worker.ask_soon()
-    HOLD.set()
+        cut(beside.worker)
+    assert beside.result.cut_off == 0
     row = handle.compensations()[1]
-    assert (fn.__name__ in row.function, row.status, row.attempts, row.crashes) == (True, "pending", 0, 0)
-    if is_async:
-        sql(app.store, f"update outlast_compensations set call = '{__name__}:aundo'")
+    assert ("ahold" in row.function, row.status, row.attempts, row.crashes) == (True, "pending", 0, 0)
+    sql(app.store, f"update outlast_compensations set call = '{__name__}:aundo'")
     app.work(until_idle=True)
     assert (handle.compensation, DONE) == ("completed", [("undo", "b"), ("undo", "b"), ("undo", "a")])
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_blocking_function_that_ends_after_the_cut_counts_unless_it_raises(app, raises):
+    """D-16: it is waited for; what it has raised then may come of the end of its worker, and costs no attempt."""
+    handle = held_order(app, hold_and_raise if raises else hold)
+    BROKEN["b"] = [ConnectionError("away")]
+    with Beside(app, drain=60) as beside:
+        wait_until(HELD.is_set, "it is being undone")
+        cut(beside.worker)
+        assert app.store.job(int(handle.id)).worker is not None
+        HOLD.set()
+    assert beside.result.cut_off == 0
+    row = handle.compensations()[1]
+    status, attempts = ("pending", 0) if raises else ("completed", 1)
+    assert (row.status, row.attempts, row.crashes) == (status, attempts, 0)
+    assert app.store.job(int(handle.id)).worker is None
+    app.work(until_idle=True)
+    assert (handle.compensation, DONE) == ("completed", [("undo", "b")] * (1 + raises) + [("undo", "a")])
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_function_that_outlives_its_worker_is_not_called_beside_itself(app, raises, on_terms, monkeypatch):
+    """D-16: in a program that goes on it keeps its lease; when it has ended, that is on record, and others go on with the job."""
+    monkeypatch.setattr("outlast.jobs.worker.FAREWELL", 0.05)
+    on_terms(ttl=0.8)
+    handle = held_order(app, hold_and_raise if raises else hold)
+    BROKEN["b"] = [ConnectionError("away")]
+    with Beside(app, drain=60) as beside:
+        wait_until(HELD.is_set, "it is being undone")
+        cut(beside.worker)
+    assert (beside.result.cut_off, beside.worker.undoing_cut_off, beside.worker.not_again) == (1, 1, {})
+    ((key, until),) = leases_of(app)
+    with Beside(app) as other:
+        wait_until(lambda: other.worker._tenure is not None, "another worker is there")
+        wait_until(
+            lambda: dict(leases_of(app))[key] > until + timedelta(seconds=1),
+            "its lease was kept for longer than it lasts",
+        )
+        assert (DONE, handle.compensations()[1].status) == ([("undo", "b")], "running")
+        assert app.store.job(int(handle.id)).worker == key
+        HOLD.set()
+        wait_until(lambda: handle.compensation == "completed", "it is undone")
+        wait_until(lambda: key not in dict(leases_of(app)), "its lease is given back")
+    assert (handle.status, DONE) == ("failed", [("undo", "b")] * (1 + raises) + [("undo", "a")])
+    assert [(one.attempts, one.crashes) for one in handle.compensations()] == [(1, 0), (1, 0)]
+
+
+def leases_of(app):
+    return [(one.key, one.until) for one in app.store.workers() if one.alive]
+
+
+def test_an_async_function_that_does_not_let_itself_be_cancelled_keeps_its_lease(sqlite_app, monkeypatch):
+    """D-16: in an event loop that goes on after its worker."""
+    monkeypatch.setattr("outlast.jobs.worker.FAREWELL", 0.05)
+    app = sqlite_app
+
+    @app.job(retry=None, name="aorder")
+    async def aorder() -> None:
+        await outlast.current().compensate(deaf, "b")
+        raise ValueError("no")
+
+    handle = aorder.enqueue()
+
+    async def story():
+        working = asyncio.create_task(app.awork())
+        await asyncio.to_thread(HELD.wait, 100)
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        assert handle.compensations()[0].status == "running"
+        assert leases_of(app)
+        HOLD.set()
+        await asyncio.to_thread(wait_until, lambda: handle.compensation == "completed", "it is undone")
+        await asyncio.to_thread(wait_until, lambda: not leases_of(app), "its lease is given back")
+
+    asyncio.run(story())
+    assert (DONE, handle.compensations()[0].crashes) == ([("undo", "b")], 0)
 
 
 def test_a_worker_that_drains_ends_what_it_undoes_and_begins_no_other(sqlite_app):

@@ -175,7 +175,7 @@ def worker(
         ended_by = None if number is None else signal.Signals(number).name
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
     else:
-        _tell(result, number, working.not_again)
+        _tell(result, number, working.not_again, working.undoing_cut_off)
     if number is not None:
         _end_at_once(code)
     if not as_json and working.opened:  # one that was never open is not to be waited for now
@@ -404,8 +404,8 @@ def _ending(view: WorkerView, now: float) -> str | None:
 # --- when it has ended --------------------------------------------------------------------------------------------------
 
 
-def _tell(result: WorkResult, number: int | None, not_again: Mapping[str, int]) -> None:
-    """`not_again`: jobs that were cut off and had ended before, by how."""
+def _tell(result: WorkResult, number: int | None, not_again: Mapping[str, int], undoing: int = 0) -> None:
+    """`not_again`: jobs that were cut off and had ended before, by how; `undoing`: of all that were cut off, how many were being undone."""
     from outlast.jobs.hanging import again_words
 
     words = (
@@ -420,9 +420,13 @@ def _tell(result: WorkResult, number: int | None, not_again: Mapping[str, int]) 
         "   ".join(f"{count:,} {word}" for count, word in words if count or word in {"succeeded", "failed", "requeued"})
     )
     if result.cut_off:
-        code = "its code had not ended" if result.cut_off == 1 else "their code had not ended"
-        again = again_words(result.cut_off, not_again)
-        say(f"{counted(result.cut_off, 'job was', 'jobs were')} cut off: {code}. {again}")
+        if jobs := result.cut_off - undoing:
+            code = "its code had not ended" if jobs == 1 else "their code had not ended"
+            say(f"{counted(jobs, 'job was', 'jobs were')} cut off: {code}. {again_words(jobs, not_again)}")
+        if undoing:
+            again = "Another worker undoes it." if undoing == 1 else "Other workers undo them."
+            what = counted(undoing, "job was cut off while it was", "jobs were cut off while they were")
+            say(f"{what} being undone: what undoes {'it' if undoing == 1 else 'them'} had not ended. {again}")
     elif number is not None:
         say(f"Ended by {signal.Signals(number).name}; all work is finished or given back.")
     else:

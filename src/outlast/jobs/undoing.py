@@ -4,6 +4,7 @@ What a worker does for jobs that have failed for good: it undoes what their code
     claim      a job that has failed, and has something registered; it stays failed, and its row says who undoes it
     begin      on record before the function is called: whoever finds it so later knows of a crash
     end        undone; or due again after a wait, for which the job is given back; or failed, with a dead letter
+    leave      its worker ends, and a function does not: the lease is kept until that has ended, or its process
 
 Nothing here waits: a job whose next attempt is due later is given back, and claimed again by whoever is there then. One that
 could not be undone keeps none of the others from it. The job's own end is never touched. `judged` is pure: what follows an attempt.
@@ -12,7 +13,9 @@ could not be undone keeps none of the others from it. The job's own end is never
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
 from inspect import isasyncgen, isgenerator
@@ -38,11 +41,12 @@ from outlast.store.codec import Lost, types_in
 from outlast.store.compensations import CompensationEnd
 from outlast.store.records import DeadLetterRow, to_us
 from outlast.verdicts import classify
+from outlast.work import leases
 from outlast.work.patience import keep_trying
 from outlast.work.threads import begun_in_thread, in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from outlast.jobs.running import JobRunner, Kind
     from outlast.jobs.tenure import Tenure
@@ -56,6 +60,7 @@ AT_ONCE = 8  # jobs that one worker undoes at a time, beside those that it runs
 # that is the end.
 _UNKNOWN, _LONGEST_UNKNOWN, _MOST_UNKNOWN = 30.0, 14_400.0, 15
 _PAUSE = 0.5  # seconds after the store could not be used for long
+_BEATS = 4  # of a lease that is kept for what was left behind, while it lasts
 
 
 class _Tried(NamedTuple):
@@ -129,6 +134,32 @@ class _Underway:
         return blake2b(parts.encode(), digest_size=16).hexdigest()
 
 
+class _Call:
+    """A function that undoes something, while its code runs. What has called it may be gone before it."""
+
+    def __init__(self, tenure: Tenure, job: UndoneJob, one: CompensationRecord, *, blocking: bool) -> None:
+        self.tenure = tenure
+        self.job = job
+        self.one = one
+        self.blocking = blocking
+        self.loop = asyncio.get_running_loop()
+        self.task = asyncio.current_task()
+        self.over = False
+        self.undone = False  # it has come to its end, and raised nothing
+
+    def runs(self) -> bool:
+        """Whether its code may still run. A loop that is closed goes on with nothing."""
+        return not self.over and (self.blocking or not self.loop.is_closed())
+
+    def end(self) -> CompensationEnd:
+        """What became of it, if nobody has waited for that: what was cut off costs no attempt."""
+        return CompensationEnd(self.one.place, "undone") if self.undone else _given_back(self.one)
+
+
+class _LeftBehind(Exception):
+    """The worker ends before the function that it has called."""
+
+
 class Undoer:
     """
     The part of a worker that undoes failed jobs. It belongs to the event loop; blocking functions run in threads of their own.
@@ -161,6 +192,14 @@ class Undoer:
         self._cut = False
         self._unsure = False  # perhaps it has claimed, and the answer is lost
         self._jobs: dict[asyncio.Task[None], UndoneJob] = {}
+        self._calls: set[_Call] = set()
+        self._leaving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._call_ended = threading.Event()
+
+    @property
+    def cut_off(self) -> int:
+        """How many jobs are being undone by code that runs. From any thread."""
+        return len({call.job.id for call in self._calls.copy() if call.runs()})
 
     @property
     def busy(self) -> bool:
@@ -187,18 +226,36 @@ class Undoer:
             task.cancel()
 
     def cut(self) -> None:
-        """Do not wait for what runs: async functions are cancelled, and all of it is given back."""
+        """Do not wait for what runs: async functions are cancelled, and all that has ended is given back."""
         self._ends = self._cut = True
         self.lose()
 
     async def close(self, patience: float) -> None:
-        """After `cut`: wait until all of it is given back, for so many seconds at most."""
+        """
+        After `cut`: wait until all of it is given back, for so many seconds at most. What blocks for longer is left behind: it stays on
+        record as begun. To give it back would have it called a second time, beside itself.
+        """
         until = REAL.clock.monotonic() + patience
         while tasks := [task for task in (self._looking, *self._jobs) if task is not None]:
             left = until - REAL.clock.monotonic()
             if left <= 0:
-                return
+                break
             await asyncio.wait(tasks, timeout=left)
+        if not self._leaving.done():
+            self._leaving.set_result(None)
+
+    def outlive(self, tenure: Tenure) -> bool:
+        """
+        After `close`, and after the tenure is closed: whether code runs on that undoes something. Then a thread keeps the lease until
+        that has ended, puts it on record and gives all of it back. If the process ends before, others find it dead, and that is a crash.
+        """
+        calls = [call for call in self._calls if call.tenure is tenure]
+        if not calls:
+            return False
+        leases.kept(tenure.lease)
+        see_out = partial(self._see_out, tenure, calls)
+        threading.Thread(target=copy_context().run, args=(see_out,), daemon=True, name="outlast-left").start()
+        return True
 
     # -- claiming ----------------------------------------------------------------------------------------------------
 
@@ -247,6 +304,7 @@ class Undoer:
 
     def _ended(self, tenure: Tenure, task: asyncio.Task[None]) -> None:
         job = self._jobs.pop(task)
+        self._call_ended.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             warn("the job %s (%s) could not be undone here: %s", job.id, job.kind, error_text(error))
         if not self._jobs and self._looking is None:
@@ -265,6 +323,14 @@ class Undoer:
         except LeaseLost:
             warn("the job %s (%s) is undone by somebody else", job.id, job.kind)
             return
+        except _LeftBehind as left:
+            warn(
+                "%s of the job %s (%s) still runs, and its worker ends: nobody calls it beside that",
+                left,
+                job.id,
+                job.kind,
+            )
+            return
         except BaseException:  # whatever it is: no other worker looks at what one has that lives
             await in_thread(partial(self._give_back, tenure, job))
             raise
@@ -274,7 +340,7 @@ class Undoer:
         """As `_undo_one`. If that fails itself, another worker may know better: it waits, and that is on record."""
         try:
             return await self._undo_one(tenure, job, one)
-        except LeaseLost:
+        except (LeaseLost, _LeftBehind):
             raise
         except Exception as broken:  # noqa: BLE001 - nothing here may keep the others from being undone
             missing = NotFound(f"{type(broken).__name__} was raised around it")
@@ -313,8 +379,7 @@ class Undoer:
         seen = latest[0]
         error = await self._called(tenure, job, one, fn)
         if isinstance(error, asyncio.CancelledError):
-            given_back = CompensationEnd(one.place, "due", charged=False, error=one.error, error_class=one.error_class)
-            await self._write(tenure, job, one, given_back)
+            await self._write(tenure, job, one, _given_back(one))
             return False
         one = one._replace(attempts=one.attempts + 1)
         if error is None:
@@ -340,17 +405,17 @@ class Undoer:
     async def _called(
         self, tenure: Tenure, job: UndoneJob, one: CompensationRecord, fn: Callable[..., Any]
     ) -> BaseException | None:
-        """Call it; what it raised. `CancelledError`: it was given up."""
+        """Call it; what it raised. `CancelledError`: it was given up. `_LeftBehind`: it still runs, and the worker ends."""
         try:
             kept = self._codec.bring_back(one.arguments, self._classes(job.kind, fn))
-            if kind_of(fn) == "async":
-                await fn(*kept["args"], **kept["kwargs"])
+            call = _Call(tenure, job, one, blocking=kind_of(fn) != "async")
+            self._calls.add(call)
+            if call.blocking:
+                await self._blocking(call, lambda: fn(*kept["args"], **kept["kwargs"]))
             else:
-                # It is left behind if the worker does not wait for it any longer.
-                result = await begun_in_thread(lambda: fn(*kept["args"], **kept["kwargs"]), left=True)
-                generator = isgenerator(result) or isasyncgen(result)
-                if generator or (result.__class__ not in PLAIN and awaitable(result)):
-                    _refuse_unfinished(result, one.call)
+                await self._async(call, fn(*kept["args"], **kept["kwargs"]))
+        except _LeftBehind:
+            raise
         except Lost as lost:
             return PermanentFailure(f"the arguments of {one.call} cannot be had: {lost}", error_class="code_error")
         except asyncio.CancelledError as cancelled:
@@ -358,6 +423,82 @@ class Undoer:
         except BaseException as error:  # noqa: BLE001 - judged, whatever it is
             return error
         return None
+
+    async def _async(self, call: _Call, awaited: Awaitable[object]) -> None:
+        try:
+            await awaited
+        finally:
+            call.over = True
+            self._calls.discard(call)
+
+    async def _blocking(self, call: _Call, do: Callable[[], Any]) -> None:
+        """
+        Call it in a thread. Nothing can end that: whoever cancels this waits for it, unless the lease is lost or the worker has left. If
+        it has come to its end after a cut, that counts; what it has raised then does not.
+        """
+
+        def work() -> None:
+            try:
+                _refuse_unfinished(do(), call.one.call)
+                call.undone = True
+            finally:
+                call.over = True
+                self._call_ended.set()
+
+        thread = begun_in_thread(work, left=True)
+        thread.add_done_callback(_heard_of)
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            while not thread.done():
+                if self._leaving.done():
+                    raise _LeftBehind(call.one.call)
+                try:
+                    await asyncio.wait(
+                        [thread, self._leaving], return_when=asyncio.FIRST_COMPLETED
+                    )  # which leaves them alone
+                except asyncio.CancelledError as interruption:
+                    if call.tenure.over:
+                        thread.add_done_callback(lambda _: self._calls.discard(call))
+                        raise
+                    cancelled = interruption
+            if cancelled is not None and self._cut and thread.exception() is not None:
+                raise cancelled
+            thread.result()
+        finally:
+            if call.over:
+                self._calls.discard(call)
+            del thread, cancelled  # an exception and this frame must not keep each other
+
+    def _see_out(self, tenure: Tenure, left: list[_Call]) -> None:
+        """Keep the lease until these calls have ended, and their ends are on record. In a thread of its own."""
+        store, lease, renewed = tenure.store, tenure.lease, REAL.clock.monotonic()
+        while left and REAL.clock.monotonic() < renewed + lease.ttl:  # else others have it by now
+            try:
+                store.renew_lease(lease)
+                renewed = REAL.clock.monotonic()
+                left = [call for call in left if not self._seen_out(call)]
+            except LeaseLost:
+                break
+            except Exception as error:  # noqa: BLE001 - the store may be away; it is tried again
+                if classify(error).category == "permanent":
+                    warn("what was left behind could not be put on record: %s", error_text(error))
+            if left:
+                self._call_ended.wait(lease.ttl / _BEATS)
+                self._call_ended.clear()
+        tenure.give_back()
+
+    def _seen_out(self, call: _Call) -> bool:
+        """Put on record what became of a call that was left behind; False: its code still runs."""
+        if call.runs():
+            return False
+        if not call.blocking:  # its own task puts it on record
+            return call.task is None or call.task.done() or call.loop.is_closed()
+        job, tenure, end = call.job, call.tenure, call.end()
+        if tenure.store.end_compensation(tenure.lease, job.id, job.token, end, ahead_us=ahead_us()):
+            if end.state == "undone":
+                self._tell("completed", job, call.one)
+            tenure.store.release_held(tenure.lease, [(job.id, job.token)], ahead_us=ahead_us())
+        return True
 
     def _classes(self, kind: str, fn: Any) -> Mapping[str, type]:
         return {**self._kinds[kind].declared.known, **types_in(*annotations_of(fn))}
@@ -394,8 +535,21 @@ class Undoer:
             REAL.clock.sleep(_PAUSE)
 
 
+def _given_back(one: CompensationRecord) -> CompensationEnd:
+    """It was cut off, which costs no attempt."""
+    return CompensationEnd(one.place, "due", charged=False, error=one.error, error_class=one.error_class)
+
+
+def _heard_of(thread: asyncio.Future[Any]) -> None:
+    """Perhaps nobody waits for it any more: what went wrong there is not to be told as forgotten."""
+    if not thread.cancelled():
+        thread.exception()
+
+
 def _refuse_unfinished(result: Any, call: str) -> None:
-    """What it returned would have had to be awaited, or gone through: nothing was undone."""
+    """If what it returned would have had to be awaited, or gone through, nothing was undone."""
+    if not (isgenerator(result) or isasyncgen(result) or (result.__class__ not in PLAIN and awaitable(result))):
+        return
     with suppress(Exception):  # not everything of that kind can be closed
         result.close()
     what = "something to await: declare it with `async def`" if awaitable(result) else "a generator, which was not run"

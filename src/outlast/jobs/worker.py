@@ -101,7 +101,7 @@ class WorkResult:
     `requeued` jobs failed or were put off, and are due again; `released` ones were given back unfinished, which costs no
     attempt; `cancelled` ones an operator has ended. `later` jobs are due later, the first of them at `next_run_at`.
     The code of `cut_off` jobs was still running when the worker ended, also of those that had failed or were cancelled
-    before.
+    before, and code that undid one.
     """
 
     succeeded: int = 0
@@ -187,6 +187,7 @@ class Worker:
         self.not_again: dict[
             str, int
         ] = {}  # jobs that were cut off and had ended before, by how: nobody does them again
+        self.undoing_cut_off = 0  # jobs that were being undone by code which was cut off
         self._ended_themselves: set[ActiveJob] = set()
         self._ended_for_good: dict[ActiveJob, str] = {}  # those that failed or were cancelled, and their code runs: how
         self._running: set[ActiveJob] = set()  # whose code runs
@@ -394,6 +395,7 @@ class Worker:
             left = len(self._running.union(() if self._tenure is None else self._tenure.jobs.values()))
             themselves = self._ended_themselves & self._running  # else they were counted when their code had ended
             ended = dict(self._ended_for_good)
+            self.undoing_cut_off = self._undoer.cut_off
             await self._leave()
         if self._error is not None:
             raise self._error
@@ -404,7 +406,7 @@ class Worker:
         )
         return WorkResult(
             **self._all_counts(),
-            cut_off=left,
+            cut_off=left + self.undoing_cut_off,
             later=0 if later is None else later.later,
             next_run_at=None if later is None or later.next_due_us is None else from_us(later.next_due_us),
         )
@@ -501,7 +503,6 @@ class Worker:
     async def _farewell(self) -> None:
         """Let what was cancelled end, and have all that has ended on record."""
         if self._cutting:
-            await self._undoer.close(FAREWELL)
             until = REAL.clock.monotonic() + FAREWELL
             while self._running and (left := until - REAL.clock.monotonic()) > 0:
                 tasks = [one.task for one in self._running if one.task is not None]
@@ -509,6 +510,7 @@ class Worker:
                     await asyncio.wait(tasks, timeout=left)
                 else:
                     await asyncio.sleep(min(left, _SOON))
+            await self._undoer.close(until - REAL.clock.monotonic())
             self._ended_themselves |= await self._runner.cut_off([*self._running], FAREWELL)
         tenure, since, cut = self._tenure, None, frozenset(self._running)
         # What a claim brings that is answered only now is given back, too.
@@ -589,7 +591,9 @@ class Worker:
         self._runner.close()
         if tenure is not None:
             await self._before_it_leaves(tenure.close)
-            if self._leaves_lease:
+            if self._undoer.outlive(tenure):
+                pass  # code that undoes a job goes on under the lease
+            elif self._leaves_lease:
                 leases.ended(tenure.lease)
             elif not await self._before_it_leaves(tenure.give_back):
                 leases.ended(tenure.lease)

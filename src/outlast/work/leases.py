@@ -158,6 +158,11 @@ def ended(lease: Lease) -> None:
     _alive.pop(lease.owner, None)
 
 
+def kept(lease: Lease) -> None:
+    """Its heartbeat has ended, and perhaps its event loop: something works under it all the same, until `ended`."""
+    _alive[lease.owner] = None
+
+
 def held(lease: Lease) -> bool:
     """Whether this process holds it still and works under it."""
     return _works(lease.owner)
