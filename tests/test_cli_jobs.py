@@ -984,6 +984,21 @@ def order(number: int) -> None:
 """
 
 
+def test_a_job_that_a_worker_has_taken_to_undo_is_not_said_to_run(tmp_path):
+    """Nothing of it is begun yet: what is on record is that a worker has it."""
+    slow = 'print("undoing", flush=True)\n    input()'
+    shell = Shell(tmp_path, {"orders.py": ORDERS.replace("    pass", f"    {slow}")})
+    shell("enqueue orders.py:order --arg number=3")
+    process = shell.start("worker orders.py")
+    assert process.stdout.readline() == "undoing\n"
+    with open_store(f"sqlite:///{tmp_path}/.outlast/outlast.db", app="shop") as store:
+        sql(store, "update outlast_compensations set state = 'registered'")
+    shown = shell("jobs show 1").stdout
+    process.kill()
+    process.communicate(timeout=60)
+    assert (": it is with that worker, to be undone\n" in shown, "still runs" in shown) == (True, False)
+
+
 def test_a_job_whose_worker_was_killed_while_it_undid_it_is_seen_everywhere(tmp_path):
     """U-23, C-21, D-16: nobody is there who could take it over, and every command says so, and what to do."""
     slow = 'print("undoing", flush=True)\n    input()'

@@ -27,6 +27,7 @@ from job_hands import Hands
 from labor import NOW, Beside, wait_until
 from outlast.jobs import onrecord, undoing
 from outlast.jobs.places import place_of
+from outlast.jobs.tenure import Tenure
 from outlast.report.jobs import JobViews
 from outlast.spec.blocks import COMPENSATION
 from outlast.store import Store, retention
@@ -1068,6 +1069,48 @@ def test_a_claim_whose_answer_is_lost_is_given_back_and_made_again(app, monkeypa
     handle = declared(app, False).enqueue(1)
     app.work(until_idle=True)
     assert (len(lost), handle.compensation, DONE[2:]) == (1, "completed", [("undo", "c"), ("undo", "b"), ("undo", "a")])
+
+
+def test_a_claim_that_is_committed_after_it_was_looked_for_is_given_back(app, monkeypatch, on_terms):
+    """The server is done with it only when the worker has given back what it did not know of: a beat finds it, and the next one."""
+    on_terms(ttl=0.8)
+    claim, release, lost, looked = Store.claim_undoing, Store.release_undoing, [], []
+
+    def claims(self, *given, **how):
+        if not lost:
+            lost.append((self, given, how))
+            raise StoreUnavailable("the answer is lost", error_class="database_connection")
+        return claim(self, *given, **how) if looked else []
+
+    def releases(self, *given):
+        release(self, *given)
+        if not looked:
+            (store, asked, how), *_ = lost
+            looked.extend(claim(store, *asked, **how))
+
+    monkeypatch.setattr(Store, "claim_undoing", claims)
+    monkeypatch.setattr(Store, "release_undoing", releases)
+    handle = declared(app, False).enqueue(1)
+    app.work(until_idle=True)
+    assert (len(looked), handle.compensation) == (1, "completed")
+    assert DONE[2:] == [("undo", "c"), ("undo", "b"), ("undo", "a")]
+    assert [one.crashes for one in handle.compensations()] == [0, 0, 0]
+
+
+def test_what_is_undone_for_longer_than_two_beats_stays_in_hand(app, on_terms, monkeypatch):
+    """Nor is a job released whose code goes on after its end."""
+    on_terms(ttl=0.4)
+    beats, beat = threading.Semaphore(0), Tenure._release_strange
+    monkeypatch.setattr(Tenure, "_release_strange", lambda *given: (beat(*given), beats.release()))
+    handle = held_order(app)
+    with Beside(app):
+        wait_until(HELD.is_set, "it is being undone")
+        for _ in range(4):
+            assert beats.acquire(timeout=100)
+        assert app.store.job(int(handle.id)).worker is not None
+        HOLD.set()
+        wait_until(lambda: handle.compensation == "completed", "it is undone")
+    assert (DONE, [one.crashes for one in handle.compensations()]) == ([("undo", "b"), ("undo", "a")], [0, 0])
 
 
 # -- what can be registered ------------------------------------------------------------------------------------------------

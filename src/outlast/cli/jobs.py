@@ -386,7 +386,9 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
         say(f"worker       {view.worker or 'one that is gone'}{since}")
     elif view.worker is not None and job.status in {"failed", "cancelled"}:
         undone = any(one.state == "running" for one in view.compensations)
-        still = "it is being undone there" if undone else "its code still runs there, although the job has ended"
+        still = "its code still runs there, although the job has ended"
+        if view.compensation == "pending":  # whether its code still runs is not on record
+            still = "it is being undone there" if undone else "it is with that worker, to be undone"
         say(f"worker       {view.worker}: {still}")
     if job.wanted == "cancel" and job.status == "processing":
         say("wanted       to be cancelled; its worker was asked to")

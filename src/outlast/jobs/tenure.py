@@ -124,13 +124,15 @@ class Tenure:
         ask: Ask,
         coming: Callable[[TurnBatch], None],
         missed: Callable[[Tenure], None],
+        in_hand: Callable[[], set[int]],
     ) -> None:
         """
         `queues` are those that it serves; None: all. `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
         or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled; `hung` in a
         thread, with True when the loop hangs and the lease is renewed no more, with False when it moves again. `ask` is that of
         what the worker is woken by; `coming` is called with a turn that has claimed something, unless its commit fails;
-        `missed` when a job is on record as claimed here that is not in hand.
+        `missed` when a job is on record as claimed here that is not in hand. `in_hand`, called from a thread, are the ids of jobs whose code
+        runs here or that are being undone.
         """
         loop = asyncio.get_running_loop()
         self.store = store
@@ -151,7 +153,8 @@ class Tenure:
             except RuntimeError:  # the loop is closed
                 return
 
-        self._tell, self._missed = tell, missed
+        self._tell, self._missed, self._in_hand = tell, missed, in_hand
+        self._strange: set[tuple[int, int]] = set()  # at the last beat: ended, with this worker, and not in hand
         self.turns: BatchWriter[TurnBatch] = BatchWriter(
             TurnBatch(),
             self._write,
@@ -227,7 +230,20 @@ class Tenure:
             if active is None or active.job.token != token:
                 self._tell(self._missed)
                 break
+        self._release_strange(lease)
         return renewed, tuple(self.store.cancelled_of(lease.key)) or None
+
+    def _release_strange(self, lease: Lease) -> None:
+        """
+        Give back jobs that have ended and are with this worker on record, and nobody here knows of them: the answer to a claim that was to
+        undo them is lost, and the server was not done with it when the undoer looked. When they were claimed is not on record: they
+        are released at the second beat that finds them. An answer that comes later finds its token worth nothing.
+        """
+        known = self._in_hand()
+        found = {(number, token) for number, token in self.store.ended_of(lease.key) if number not in known}
+        if again := found & self._strange:
+            self.store.release_held(lease, again)
+        self._strange = found - again
 
     def _write(self, turn: TurnBatch) -> None:
         first = not turn.unsure

@@ -201,6 +201,10 @@ class Undoer:
         """How many jobs are being undone by code that runs. From any thread."""
         return len({call.job.id for call in self._calls.copy() if call.runs()})
 
+    def in_hand(self) -> set[int]:
+        """The ids of the jobs that are being undone. From any thread."""
+        return {job.id for job in [*self._jobs.values()]} | {call.job.id for call in self._calls.copy()}
+
     @property
     def busy(self) -> bool:
         """Whether it is at something."""

@@ -446,6 +446,7 @@ class Worker:
             ask=self._waking.ask,
             coming=self._make_ready,
             missed=self._miss,
+            in_hand=lambda: {active.job.id for active in [*self._running]} | self._undoer.in_hand(),
         )
         self._watch()
         self._ask()

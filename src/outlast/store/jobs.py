@@ -459,6 +459,15 @@ class Jobs(Finishing):
             )
         return [(number, token) for number, token in rows]
 
+    def ended_of(self, worker: str) -> list[tuple[int, int]]:
+        """Id and token of the jobs that have failed or were cancelled and are with this worker: their code runs, or it undoes them."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select id, token from outlast_jobs where app = ? and worker = ? and state in ('failed', 'cancelled')",
+                *(self.app, worker),
+            )
+        return [(number, token) for number, token in rows]
+
     def cancelled_of(self, worker: str) -> list[tuple[int, int]]:
         """Id and token of the jobs that this worker (the key of its lease) is to cancel."""
         with self._database.reading() as tx:
