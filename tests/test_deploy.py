@@ -40,7 +40,7 @@ OUTLAST = str(Path(sys.executable).parent / "outlast")
 SYSTEMD = "install the package systemd (`make servers` does, as root)"
 
 DRAIN = float(inspect.signature(command.worker).parameters["drain"].default.removesuffix("s"))
-LONGEST = DRAIN + 3 * working._FAREWELL  # for code to clean up, for a store that is away, for the last try
+LONGEST = DRAIN + 3 * working.FAREWELL  # for code to clean up, for a store that is away, for the last try
 
 
 def unit():
@@ -120,7 +120,7 @@ def test_each_waits_longer_than_a_worker_takes_to_end():
         "Docker": float(re.search(r"docker run .*--stop-timeout (\d+)", PAGE)[1]),
     }
     assert {name: seconds > LONGEST for name, seconds in patience.items()} == dict.fromkeys(patience, True)
-    assert (DRAIN, working._FAREWELL) == (20.0, 5.0), "the page and the help name them"
+    assert (DRAIN, working.FAREWELL) == (20.0, 5.0), "the page and the help name them"
     said = subprocess.run([OUTLAST, "worker", "--help"], capture_output=True, text=True, check=True).stdout
     assert "another 5 seconds" in " ".join(said.replace("│", " ").split())
     assert "20 seconds" in PAGE

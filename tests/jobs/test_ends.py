@@ -300,7 +300,7 @@ def test_a_worker_that_is_asked_to_end_does_not_wait_for_its_store(sqlite_app, m
 @pytest.mark.parametrize("how", ["failed", "cancelled", "held and cancelled", "failed and requeued", "held"])
 def test_a_job_that_has_ended_before_its_code_is_cut_off_is_told_apart(app, how, monkeypatch):
     """It failed for good by its timeout, or an operator has cancelled it: nobody does it again."""
-    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", 0.3)
+    monkeypatch.setattr("outlast.jobs.worker.FAREWELL", 0.3)
     monkeypatch.setattr("outlast.jobs.running.GRACE", 0.05)
     inside, go_on = threading.Event(), threading.Event()
     again = outlast.RetryPolicy(max_attempts=2, initial_delay=0)

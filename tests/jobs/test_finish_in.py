@@ -748,7 +748,7 @@ def test_its_time_is_up_and_then_it_is_rolled_back(app, effects):
 @pytest.mark.parametrize("then", ["rolled back", "open", "committed"])
 def test_a_worker_ends_while_its_code_goes_on(postgres_app, then, monkeypatch):
     """After a rollback the job is given back like any other, uncharged; the transaction decides if there is one."""
-    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", 0.3)
+    monkeypatch.setattr("outlast.jobs.worker.FAREWELL", 0.3)
     app, inside, go_on, left = postgres_app, threading.Event(), threading.Event(), []
 
     @app.job(retry=NOW)
