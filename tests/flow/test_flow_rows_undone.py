@@ -540,6 +540,8 @@ def test_rows_that_stand_after_a_kill_are_told_by_who_undoes_the_rest(killed):
         assert document["why"].endswith("and stand" if done > 1 else "and stands" if done else "so they are not undone")
         assert "nothing is left" not in document["why"]
     assert [line for line in killed.log if line.startswith("undo")] == []
+
+
 # --- a kill while something with a key is undone ---
 
 HALF = """\

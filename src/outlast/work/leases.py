@@ -194,7 +194,7 @@ class Heartbeat(Generic[W]):
         *,
         drop: Drop,
         lost: Callable[[Exception], None],
-        requested: Callable[[W], None],
+        requested: Callable[[W], object],
         hung: Callable[[bool], None] | None = None,
         beats: int = 4,
     ) -> None:
