@@ -107,11 +107,17 @@ def test_in_an_outage_it_retries_less_where_the_seeds_rule_retries_more():
     assert ours["successes"] >= seeds["successes"] - 0.005 * 6000
 
 
+@pytest.fixture(scope="session")
+def database(postgres_server):
+    """A database for all tests here: in one of others their letters may have the ids of these."""
+    return postgres_server.database("adaptive")
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def app(request, tmp_path):
-    address = (
-        prepared(tmp_path / "outlast.db") if request.param == "sqlite" else request.getfixturevalue("postgres").dsn
-    )
+    address = prepared(tmp_path / "outlast.db")
+    if request.param == "postgres":
+        address = request.getfixturevalue("database").dsn
     made = outlast.App(f"adaptive {tmp_path.name}", store=address)
     yield made
     made.store.close()

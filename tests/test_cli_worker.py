@@ -150,7 +150,7 @@ def test_a_worker_does_what_is_due_and_says_what_it_came_to(everywhere):
     assert said[:2] == ["1 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job has failed for good."]
     assert re.fullmatch(r"1 job is due later, the first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", said[2])
     first, *_, problems, groups = done.stderr.splitlines()
-    kinds = "block, die, double, elsewhere, ignore, late, once, read, send, wait"
+    kinds = "block, die, double, elsewhere, ignore, late, once, read, send, undone, wait"
     assert first == f"Worker of shop: {kinds}; every queue; 64 at a time. Ctrl-C ends it."
     assert f"ERROR job {sent} (send) failed after attempt 1 of 1 with ValueError" in done.stderr
     assert problems == "Which have failed: outlast jobs list --status failed"

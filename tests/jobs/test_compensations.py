@@ -95,8 +95,8 @@ async def deaf(what: str) -> None:
     DONE.append(("undo", what))
     HELD.set()
     while not HOLD.is_set():
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0.01)
+        with suppress(asyncio.CancelledError, TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 0.01)
 
 
 async def ahold(what: str) -> None:

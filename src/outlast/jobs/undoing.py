@@ -552,10 +552,12 @@ def _heard_of(thread: asyncio.Future[Any]) -> None:
 
 def _refuse_unfinished(result: Any, call: str) -> None:
     """If what it returned would have had to be awaited, or gone through, nothing was undone."""
-    if not (isgenerator(result) or isasyncgen(result) or (result.__class__ not in PLAIN and awaitable(result))):
+    generator = isgenerator(result) or isasyncgen(result)
+    if not generator and (result.__class__ in PLAIN or not awaitable(result)):
         return
+    unused: Any = result
     with suppress(Exception):  # not everything of that kind can be closed
-        result.close()
+        unused.close()
     what = "something to await: declare it with `async def`" if awaitable(result) else "a generator, which was not run"
     message = f"{call} has undone nothing: it is no coroutine function, and returned {what}"
     raise PermanentFailure(message, error_class="code_error")
