@@ -51,6 +51,12 @@ def charge(row):
     if (HERE / f"bad {row}").exists():
         raise ValueError("a bad row")
 
+both = threading.Barrier(2)
+
+def together(name):
+    both.wait(60)  # none of two fails before the other has begun
+    return unfit(name)
+
 def undo(name):
     if (HERE / f"stuck {name}").exists():
         raise ValueError("stuck")
@@ -403,7 +409,7 @@ def test_the_command_that_is_advised_after_a_crash_works(tmp_path, when):
 
 def test_no_command_is_advised_where_none_goes_on(tmp_path):
     """Two steps are in doubt, and to name one of them is refused for the other."""
-    step = '  - id: NAME\n    component: python\n    config: {call: "steps:unfit", args: {name: NAME}}\n    idempotent: false\n'
+    step = '  - id: NAME\n    component: python\n    config: {call: "steps:together", args: {name: NAME}}\n    idempotent: false\n'
     steps = "".join(step.replace("NAME", name).replace("python\n", "python\n    needs: []\n") for name in "ab")
     shell = Held(tmp_path, f'oml_version: "0.1.0"\nname: three\nsteps:\n{steps}')
     failed = shell("run three.yaml --run-key z")

@@ -21,6 +21,7 @@ a new one once it has succeeded, or was undone, and is to be done again.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import deque
 from contextvars import copy_context
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 _PIPELINE = "pipeline"
+_PENDING = re.compile(r", \d+ (?:is|are) pending")  # which the flow's own end decides: in one that is cancelled none is
 _REFUSED = frozenset({"idempotency_conflict", "idempotency_mismatch"})  # by a key, before anything was called
 # Somebody replays letters of the run by hand, or an attempt that nobody waits for any more has not wound down yet.
 _TAKEN = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.5, jitter=0.0, on_errors=(LeaseLost,))
@@ -203,7 +205,7 @@ class _OfItems:
         if result.status == "cancelled":
             raise PermanentFailure(f"the run {result.run_key} over its items was cancelled", error_class="cancelled")
         if result.status in {"interrupted", "paused"}:
-            raise Unfinished(_told(result))
+            raise Unfinished(_PENDING.sub("", _told(result)))
         return result
 
     def _driven(self, plan: Plan, source: Any) -> RunResult[Any]:
