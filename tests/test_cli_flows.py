@@ -1432,6 +1432,7 @@ def test_events_of_a_flow_are_on_record(shell):
 def test_progress_is_a_line_for_each_change(shell):
     """Without a terminal; to the end, which the report tells."""
     shell.on("flaky")
+    shell.change("initial_delay_ms: 10", "initial_delay_ms: 500")  # long enough to be shown on a busy machine
     done = shell("run shop.yaml --run-key today --progress")
     lines = [line.removeprefix("shop today: ") for line in done.stderr.splitlines()]
     assert [re.sub(r"[\d.]+ m?s\b", "TIME", line) for line in lines] == [

@@ -108,7 +108,7 @@ def test_a_flow_outlasts_what_happens_to_its_connections(flow, s3, proxy, sqlite
 
 def test_each_attempt_at_a_store_that_drips_ends_in_its_time(project, flow, sqlite_app):
     """S1-09: so the policy makes all of them; none is left that still runs."""
-    text = LABELS.replace("step_ms: 4000", "step_ms: 500")
+    text = LABELS.replace("step_ms: 4000", "step_ms: 1500")
     with Slow(b"HTTP/1.1 200 OK\r\nx: ") as server:
         written = (project.root / "connections.yaml").read_text()
         fields = json.loads(written)
