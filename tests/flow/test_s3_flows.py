@@ -255,7 +255,7 @@ steps:
 
 def test_where_an_object_was_written_is_shown_and_a_secret_is_not(project, flow, sqlite_app):
     """The key and the checksum of an object are no secrets; what a function calls its key may be one."""
-    project.functions("def told():\n    return {'key': 'hunter2hunter2', 'sha256': 'ab' * 32}\n")
+    project.functions("def told():\n    return {'key': 'only-here-4711-and-long', 'sha256': 'ab' * 32}\n")
     result = project.load(EACH).run(run_key="shown", app=sqlite_app)
     views = Views(sqlite_app.store)
     one, each, own = (found["outputs"] for found in views.flows.outputs(views.run("shown")))
@@ -263,4 +263,4 @@ def test_where_an_object_was_written_is_shown_and_a_secret_is_not(project, flow,
     assert [row["outputs"]["key"] for row in each["rows"]] == ["shown/1.json", "shown/2.json"]
     assert all(row["outputs"]["sha256"] != "***" for row in each["rows"])
     assert own == {"key": "***", "sha256": "***"}
-    assert _masked_outputs("mine.minter", {"key": "hunter2hunter2"}) == {"key": "***"}  # whatever it declares
+    assert _masked_outputs("mine.minter", {"key": "only-here-4711-and-long"}) == {"key": "***"}  # whatever it declares
