@@ -170,7 +170,7 @@ def toil(store: str, app: str, folder: str, number: int, ttl: float, concurrency
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     if host:
-        leases._host = lambda: f"{host}/1"
+        leases._host = lambda: f"{host}/boot/1"
     log = Log(Path(folder, f"{number}.log"))
     threading.Thread(target=_watch, args=(log, ttl / 10), daemon=True).start()
     terms.set(Terms(ttl=ttl))

@@ -6,7 +6,6 @@ Arguments and results are shown masked; ``--reveal`` prints them as they are.
 from __future__ import annotations
 
 import shlex
-import socket
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +42,7 @@ from outlast.report.jobs import (
     next_run_at,
     queue_document,
     result_of,
+    runs_here,
     schedule_document,
     shown_key,
     unstored_of,
@@ -746,7 +746,7 @@ def list_workers(
         where = stored_at(views, store, app)
     idle = not any(worker.alive for worker in found)
     if on_this_host:
-        found = [worker for worker in found if worker.owner.partition("/")[0] == socket.gethostname()]
+        found = [worker for worker in found if runs_here(worker)]
     print_found(
         found,
         worker_document,

@@ -21,7 +21,7 @@ from outlast.store.compensations import in_all
 from outlast.store.faults import StoreRefused
 from outlast.store.records import FLOW, JOB_STATES, from_us
 from outlast.store.upkeep import is_hash, plain_key
-from outlast.work.leases import certainly_dead, this_user
+from outlast.work.leases import certainly_dead, is_of_this_host, this_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -505,6 +505,11 @@ def schedule_document(view: ScheduleView) -> dict[str, Any]:
         "next_tick_at": _instant(row.next_us) if view.state == "active" else None,
         "seen_at": from_us(row.seen_us),
     }
+
+
+def runs_here(worker: WorkerState) -> bool:
+    """Whether it is a process of this host, or of a container with this host name."""
+    return is_of_this_host(worker.owner)
 
 
 def worker_document(worker: WorkerState) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -42,8 +42,9 @@ _alive: dict[str, asyncio.AbstractEventLoop | None] = {}
 
 
 def myself() -> str:
-    """This process, so that others can tell whether it lives: host and name space, process, when it started."""
-    return f"{_host()}:{os.getpid()}:{_started(os.getpid())}"
+    """This process, so that others can tell whether it lives: host, boot and name space, process, when it started."""
+    pid = os.getpid()
+    return f"{_host()}:{pid}:{_own_start(pid)}"
 
 
 def this_user() -> str:
@@ -56,29 +57,62 @@ def this_user() -> str:
 
 
 def _host() -> str:
-    try:
+    return _host_of(os.getpid())
+
+
+# Read once in each process: later it may have no descriptor left to read with.
+@lru_cache(maxsize=1)
+def _host_of(_pid: int) -> str:
+    """Host name, boot id and PID name space; one that cannot be read is empty."""
+    boot = space = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+    return f"{socket.gethostname()}/{boot}/{space}"
+
+
+@lru_cache(maxsize=1)
+def _own_start(pid: int) -> str | None:
+    try:
+        if str(Path("/proc/self").readlink()) != str(pid):
+            return None  # this /proc is that of another PID name space
     except OSError:
-        space = ""
-    return f"{socket.gethostname()}/{space}"
+        return None
+    return _started(pid)
 
 
 def _started(pid: int) -> str | None:
+    """When a process started, or "ended" if only its exit code is left; None if that cannot be read."""
     try:
         with Path(f"/proc/{pid}/stat").open(encoding="utf-8", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in {"Z", "X"} else fields[19]
+    return "ended" if fields[0] in {"Z", "X"} else fields[19]
 
 
 def certainly_dead(owner: str) -> bool:
-    """Whether that was a process of this machine that is gone, or work of this process that has ended."""
-    mine = f"{myself()}:"
-    if owner.startswith(mine) and owner != mine:
+    """
+    Whether there is proof that the owner is dead: a process of this machine that has ended, or ended work of this process.
+
+    Without proof the owner may live, and its lease must run out. A process that another user hides, or that cannot be read
+    because no descriptor is left, is no proof.
+    """
+    if owner.startswith(f"{myself()}:"):
         return not _works(owner)
     process = _process(owner)
-    return process is not None and _started(process[0]) != process[1]
+    return process is not None and _has_ended(*process)
+
+
+def _has_ended(pid: int, started: str) -> bool:
+    try:
+        os.kill(pid, 0)  # unlike /proc, it needs no descriptor and knows the processes of all users
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    now = _started(pid)
+    return now is not None and now != started
 
 
 def process_here(owner: str) -> tuple[int, str] | None:
@@ -89,17 +123,21 @@ def process_here(owner: str) -> tuple[int, str] | None:
 
 def this_machine() -> str | None:
     """How all owners begin whose processes can be looked at from here; None if none can be."""
-    host = _host()
-    return None if host.endswith("/") else f"{host}:"
+    host, pid = _host(), os.getpid()
+    return None if "" in host.split("/") or _own_start(pid) is None else f"{host}:"
+
+
+def is_of_this_host(owner: str) -> bool:
+    """Whether that is a process of this host since it was started, in whichever PID name space."""
+    return owner.startswith(f"{_host().rpartition('/')[0]}/")
 
 
 def _process(owner: str) -> tuple[int, str] | None:
     host, _, rest = owner.partition(":")
     pid, _, rest = rest.partition(":")
     started, _, _ = rest.partition(":")
-    if f"{host}:" != this_machine() or not pid.isdigit() or started in {"", "None"}:
-        return None
-    return int(pid), started
+    known = pid.isascii() and pid.isdigit() and int(pid) > 0 and started not in {"", "None"}
+    return (int(pid), started) if known and f"{host}:" == this_machine() else None
 
 
 class Drop(Protocol):
