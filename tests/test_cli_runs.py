@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -936,12 +937,13 @@ def test_what_is_advised_names_the_app_where_a_store_has_several(shell):
 
 
 def wait_for(ask):
-    """What `ask` answers, once it answers anything; each question is a process of its own, so this is no busy loop."""
-    for _ in range(40):
+    """The first answer of `ask` that is not empty, within a minute. Each question is a process of its own, so this is no busy loop."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         answer = ask()
         if answer:
             return answer
-    raise AssertionError("it did not come true")
+    raise AssertionError("there was no answer within 60 s")
 
 
 def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_interrupted(tmp_path):
