@@ -75,6 +75,12 @@ def look(what: str) -> None:
     DONE.append((what, (context.job_id, context.attempt, context.max_attempts, context.idempotency_key)))
 
 
+def look_twice(what: str) -> None:
+    look(what)
+    if outlast.current().attempt == 1:
+        raise ConnectionError("away")
+
+
 def step_inside(what: str) -> None:
     outlast.current().step(what, undo, what)
 
@@ -758,17 +764,23 @@ def test_what_can_never_be_called_is_not_registered(sqlite_app, args, kwargs, wh
 # -- crashes and late workers ----------------------------------------------------------------------------------------------
 
 
-def claimed_for_undoing(app, *whats):
+def claim_undoing(app, hands):
+    """The one job that this worker claims now to undo it."""
+    kinds = {kind: job.version for kind, job in app.kinds.items()}
+    (job,) = app.store.claim_undoing(hands.lease, None, kinds, 8)
+    return job
+
+
+def claimed_for_undoing(app, *whats, hands=None):
     """A failed job that a worker has begun to undo; the worker's lease, the job, and its handle."""
-    handle = declared(app, False).enqueue(1)
-    hands = Hands(app)
+    handle = (app.kinds.get("order") or declared(app, False)).enqueue(1)
+    hands = hands or Hands(app)
     (claimed,) = hands.take()
     register(app, claimed, *whats)
     from job_rows import failed
 
     hands.finish(failed(claimed))
-    kinds = {kind: job.version for kind, job in app.kinds.items()}
-    (job,) = app.store.claim_undoing(hands.lease, None, kinds, 8)
+    job = claim_undoing(app, hands)
     assert [one.place for one in job.left] == [*range(len(whats), 0, -1)]
     return hands.lease, job, handle
 
@@ -871,15 +883,45 @@ def test_a_late_worker_changes_nothing(app):
     assert (store.compensations(job.id), handle.compensation, DONE) == (before, "completed", [("undo", "a")])
 
 
+@pytest.mark.parametrize("late", ["an earlier claim of the same worker", "another worker that knows the token"])
+def test_token_and_worker_each_keep_a_late_write_out(app, late):
+    """D-16: each of the two alone, before a compensation begins and while it runs."""
+    hands = Hands(app)
+    lease, job, _ = claimed_for_undoing(app, "a", hands=hands)
+    store, mine = app.store, (lease, job.id, job.token)
+    if late.startswith("an earlier"):
+        store.release_held(lease, [(job.id, job.token)])
+        wrong, mine = mine, (lease, job.id, claim_undoing(app, hands).token)
+    else:
+        wrong = (Hands(app).lease, job.id, job.token)
+    assert not store.begin_compensation(*wrong, 1, attempt=1)
+    assert store.begin_compensation(*mine, 1, attempt=1)
+    before = store.compensations(job.id)
+    assert not store.end_compensation(*wrong, CompensationEnd(1, "failed", error="late"))
+    store.release_held(wrong[0], [(job.id, wrong[2])])
+    assert (store.compensations(job.id), store.job(job.id).worker) == (before, lease.key)
+    assert store.end_compensation(*mine, CompensationEnd(1, "undone"))
+
+
+def test_a_claim_whose_answer_is_lost_gives_back_nothing_that_is_known(app):
+    """What this worker is at stays its own, and so does what another one has."""
+    hands, other = Hands(app), Hands(app)
+    _, known, _ = claimed_for_undoing(app, "a", hands=hands)
+    _, lost, _ = claimed_for_undoing(app, "a", hands=hands)
+    _, elsewhere, _ = claimed_for_undoing(app, "a", hands=other)
+    app.store.release_undoing(hands.lease, {known.id})
+    workers = [app.store.job(job.id).worker for job in (known, lost, elsewhere)]
+    assert workers == [hands.lease.key, None, other.lease.key]
+
+
 def test_three_crashes_are_the_end_of_a_compensation(app):
     """D-16: it kills its workers; the others are undone all the same."""
     lease, job, handle = claimed_for_undoing(app, "a", "b")
     for crash in range(3):
         if crash:
             sql(app.store, f"update outlast_compensations set due = null where app = '{app.name}'")
-            lease = Hands(app).lease
-            kinds = {kind: one.version for kind, one in app.kinds.items()}
-            (job,) = app.store.claim_undoing(lease, None, kinds, 8)
+            hands = Hands(app)
+            lease, job = hands.lease, claim_undoing(app, hands)
             end = undoing.after_crash(job.left[0], 0.5)
             assert app.store.end_compensation(lease, job.id, job.token, end)
         assert app.store.begin_compensation(lease, job.id, job.token, 2, attempt=1)
@@ -1197,6 +1239,24 @@ def test_what_current_says_while_something_is_undone(sqlite_app):
     ((_, (job, attempt, most, key)),) = DONE
     assert (job, attempt, most, len(key)) == (handle.id, 1, 3, 32)
     assert "current().step needs a job" in handle.compensations()[1].error
+
+
+def test_each_compensation_has_an_idempotency_key_of_its_own(sqlite_app):
+    """The same in all of its attempts, but not that of the job, nor of another compensation or of another job."""
+    app, keys = sqlite_app, []
+
+    @app.job(retry=None)
+    def order() -> None:
+        keys.append(outlast.current().idempotency_key)
+        for seat in ("1a", "1b"):
+            outlast.current().compensate(look_twice, seat)
+        raise ValueError("no")
+
+    order.enqueue_many([{}, {}])
+    work(app)
+    assert sorted(attempt for _, (_, attempt, _, _) in DONE) == [1, 1, 1, 1, 2, 2, 2, 2]
+    of_compensations = {key for _, (_, _, _, key) in DONE}
+    assert (len(of_compensations), len({*keys}), of_compensations & {*keys}) == (4, 2, set())
 
 
 def test_a_function_that_is_gone_is_waited_for_a_day(sqlite_app):

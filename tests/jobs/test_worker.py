@@ -114,6 +114,28 @@ def test_the_context_of_a_job(app):
     assert other.result()[3] != seen[0].idempotency_key
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_each_job_has_an_idempotency_key_of_its_own(app, together):
+    """A service that heeds keys would do only one of two equal payments, also of those that were enqueued in the same instant."""
+    keys: dict[str, set[str]] = {}
+
+    @app.job(retry=QUICK)
+    def pay(amount: int) -> None:
+        context = outlast.current()
+        keys.setdefault(context.job_id, set()).add(context.idempotency_key)
+        if context.attempt < 2:
+            raise TimeoutError
+
+    if together:
+        pay.enqueue_many([{"amount": 5}] * 3)
+    else:
+        for _ in range(3):
+            pay.enqueue(5)
+    work(app)
+    assert [len(of_job) for of_job in keys.values()] == [1, 1, 1]
+    assert len(set().union(*keys.values())) == 3
+
+
 def test_a_guard_retries_inside_and_the_job_outside(app):
     """D-8: fast inside, slow outside: two attempts in each of three attempts of the job."""
     calls = []

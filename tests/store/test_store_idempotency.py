@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from job_rows import SECOND, claimed, end, finished, new, worker
 from outlast.errors import LeaseLost
-from outlast.store import StoreRefused, open_store
+from outlast.store import StoreRefused, idempotency, open_store
 from outlast.store.idempotency import IdempotencyConflict, IdempotencyMismatch, KeyBegun, KeyDone, key_digest
 from outlast.verdicts import classify
-from stores import started
+from stores import sql, started
 
 KEY = key_digest("movies:7")
 SCOPE = "movies/write-data"
@@ -114,6 +114,8 @@ def test_work_of_the_dead_is_taken_over_at_once(store):
     assert begin(store, "job 3", third).attempts == 3
     with pytest.raises(LeaseLost):  # fenced by its lease, too
         begin(store, "job 2", other)
+    sql(store, "update outlast_leases set until = 1 where key = ?", third.key)  # run out, and dropped by nobody
+    assert begin(store, "job 4", worker(store)).attempts == 4
 
 
 def test_a_record_under_the_lease_of_a_run(store):
@@ -138,6 +140,24 @@ def test_work_that_was_undone_is_forgotten(store):
     assert begin(store, "job 2", lease).attempts == 1
 
 
+def test_what_is_not_undone_after_all_counts_again_for_its_holder_alone(store):
+    """Two runs undo in one scope, each what it has done: one that gives back says nothing of the keys of the other."""
+    lease, keys = worker(store), {holder: key_digest(holder) for holder in ("run 1", "run 2")}
+    for holder, key in keys.items():
+        store.succeed_key(begin(store, holder, lease, key), None, None, lease)
+        with store._database.writing() as tx:
+            idempotency.hold(tx, store.app, SCOPE, None, holder, lease)
+    with store._database.writing() as tx:
+        idempotency.give_back(tx, store.app, SCOPE, "run 1")
+    assert {holder: store.key_record(SCOPE, key).state for holder, key in keys.items()} == {
+        "run 1": "succeeded",
+        "run 2": "undoing",
+    }
+    with store._database.writing() as tx:
+        assert idempotency.forget_all(tx, store.app, SCOPE, "run 2", state="undoing") == 1
+    assert [store.key_record(SCOPE, key) is None for key in keys.values()] == [False, True]
+
+
 def test_a_key_itself_is_not_stored(store):
     """S0-42: a digest, with a secret one that nobody can try keys out on."""
     lease = worker(store)
@@ -158,22 +178,26 @@ def test_two_apps_have_keys_of_their_own(address):
 
 
 def test_retention_removes_what_counts_no_more(store):
-    """What is in progress under a lease that stands stays, and so does a success without an end."""
+    """What is in progress or is being undone under a lease that stands stays, and so does a success without an end."""
     lease, gone = worker(store), worker(store)
-    keys = [key_digest(str(number)) for number in range(5)]
+    keys = [key_digest(str(number)) for number in range(7)]
     store.succeed_key(begin(store, "job 1", lease, keys[0]), None, 60, lease)
     store.succeed_key(begin(store, "job 1", lease, keys[1]), None, None, lease)
     store.release_key(begin(store, "job 1", lease, keys[2]))
     begin(store, "job 1", lease, keys[3])
     begin(store, "job 2", gone, keys[4])
+    for key, holder, held in ((keys[5], "job 3", lease), (keys[6], "job 4", gone)):
+        store.succeed_key(begin(store, holder, held, key), None, 60, held)
+        with store._database.writing() as tx:
+            idempotency.hold(tx, store.app, SCOPE, key, holder, held)
     store.drop_lease(gone)
 
     def there():
         return [number for number, key in enumerate(keys) if store.key_record(SCOPE, key) is not None]
 
-    assert (store.prune_keys(), there()) == (0, [0, 1, 2, 3, 4])
-    assert (store.prune_keys(ahead_us=61 * SECOND), there()) == (1, [1, 2, 3, 4])
-    assert (store.prune_keys(ahead_us=91 * 86400 * SECOND), there()) == (2, [1, 3])
+    assert (store.prune_keys(), there()) == (0, [0, 1, 2, 3, 4, 5, 6])
+    assert (store.prune_keys(ahead_us=61 * SECOND), there()) == (2, [1, 2, 3, 4, 5])
+    assert (store.prune_keys(ahead_us=91 * 86400 * SECOND), there()) == (2, [1, 3, 5])
 
 
 def test_of_many_who_begin_at_once_one_does(store):
