@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import sys
 
 import pytest
@@ -23,7 +24,12 @@ settings.load_profile("house")
 
 
 def pytest_configure(config):
-    """Before several processes collect, whoever starts them compiles what they all load."""
+    """
+    Before several processes collect, the one that starts them compiles what they all load. A shell starts its background jobs with SIGINT
+    ignored, and every program of a test would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("numprocesses", None):
         gc.disable()  # until the tests begin, nearly all that is made stays
     elif not sys.dont_write_bytecode:

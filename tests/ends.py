@@ -63,7 +63,6 @@ def held(app) -> dict[str, int]:
 
 
 def main(store: str, name: str, how: str) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have had it ignored
     terms.set(Terms(ttl=2.0))
     app = outlast.App(name, store=store)
 

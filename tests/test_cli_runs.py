@@ -332,6 +332,20 @@ def interrupted(shell: Shell, key: str = "two words") -> subprocess.CompletedPro
     return subprocess.CompletedProcess("", process.returncode, out, err)
 
 
+def test_a_run_that_is_started_with_sigint_ignored_ends_at_sigterm(shell):
+    """A background job of a shell, nohup, some CI systems: SIGINT does nothing there (D-21), and SIGTERM what it always does."""
+    shell.write(*["good"] * 30, "wait")
+    ignored = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "outlast.cli"]
+    command = [*ignored, *shlex.split("run app.py:reviews --input in.jsonl --output out.jsonl --run-key today")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=shell.folder, env=shell.env, **pipes) as process:
+        assert process.stdout.readline() == "waiting\n"
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+        out, err = process.communicate("", timeout=200)
+    assert (process.returncode, "interrupted" in out, "Go on: outlast resume today" in err) == (143, True, True)
+
+
 def test_ctrl_c_leaves_a_resumable_run_and_says_how(shell):
     """D-13, D-17: exit code 130, the exact command, and that command finishes the run: every item once."""
     done = interrupted(shell)
