@@ -410,6 +410,10 @@ def test_a_wrong_setting_of_a_policy(field, value, expected, shown, way_out):
         ("on_error", "on_errors"),
         ("skip_errors", "skip_on_errors"),
         ("retry_limit", "retry_limits"),
+        ("wait", "initial_delay"),  # names of other libraries
+        ("on", "on_errors"),
+        ("tries", "max_attempts"),
+        ("retries", "max_attempts"),
     ],
 )
 def test_an_argument_that_does_not_exist(typo, meant):
@@ -423,6 +427,14 @@ def test_an_argument_that_resembles_nothing_is_answered_with_all_names():
     assert problem.startswith("expected no argument 'zzz'. Known: ")
     for name in ("max_attempts", "jitter", "on_errors", "retry_limits"):
         assert name in problem
+
+
+@pytest.mark.parametrize("field", ["timeout", "total_timeout"])
+def test_a_policy_has_no_time_limits(field):
+    """The message names the place of a time limit, in code and in a block (S0-29)."""
+    belongs = "Time limits belong to the guard, beside its retry."
+    assert problems(lambda: RetryPolicy(**{field: 1})) == [f"expected no argument {field!r}. {belongs}"]
+    assert problems(lambda: read({field: 1})) == [f"expected a known key, got: {field!r}. {belongs}"]
 
 
 def test_a_number_too_large_for_a_float_is_a_mistake_like_any_other():
@@ -790,6 +802,8 @@ def test_a_wrong_setting_of_a_guard(field, value, expected, shown, way_out):
         ("totaltimeout", "total_timeout"),
         ("fall_back", "fallback"),
         ("retri", "retry"),
+        ("retries", "retry"),
+        ("max_time", "total_timeout"),
     ],
 )
 def test_an_argument_that_a_guard_does_not_have(typo, meant):

@@ -24,6 +24,37 @@ MOST_PROBLEMS = 20  # of one kind that are listed one by one
 _CONTROL = "Control flow (interrupts, exits, cancellation) is never caught or retried."
 JITTERS = ("full", "equal", "decorrelated")
 
+# Names that other libraries have for ours, for those who type them from habit. The first of ours that is known counts.
+_HABITS = {
+    "attempts": ("max_attempts",),
+    "exceptions": ("on_errors",),
+    "factor": ("multiplier",),
+    "max_time": ("total_timeout",),
+    "max_tries": ("max_attempts",),
+    "on": ("on_errors",),
+    "retries": ("max_attempts", "retry"),
+    "retry_on": ("on_errors",),
+    "stop": ("max_attempts",),
+    "tries": ("max_attempts",),
+    "wait": ("initial_delay",),
+}
+_TIMEOUTS = ("timeout", "total_timeout")
+
+
+def way_to(name: str, known: Sequence[str]) -> str:
+    """
+    What to write instead of an unknown name.
+
+    >>> way_to("on", ["on_errors"]), way_to("timeout", ["max_attempts"])
+    ("Did you mean 'on_errors'?", 'Time limits belong to the guard, beside its retry.')
+    """
+    ours = next((one for one in _HABITS.get(name, ()) if one in known), None)
+    if ours:
+        return f"Did you mean {ours!r}?"
+    if name in _TIMEOUTS and "max_attempts" in known:
+        return "Time limits belong to the guard, beside its retry."
+    return nearest(name, known) or f"Known: {', '.join(known)}."
+
 
 def show(value: object) -> str:
     """A value for an error message: short, and never the contents of something that could be a payload."""
@@ -97,13 +128,13 @@ class Check:
 
     def unknown(self, given: Mapping[str, object], known: Sequence[str]) -> None:
         for name in self.some(given):
-            way_out = nearest(name, known) or f"Known: {', '.join(known)}."
+            way_out = way_to(name, known)
             self.problems.append(Problem((name,), "a known argument", repr(name), way_out, kind="argument"))
 
     def unknown_keys(self, config: Mapping[Any, object], known: Sequence[str]) -> None:
         """Keys of a configuration block that nothing knows."""
         for key in self.some(key for key in config if key not in known):
-            way_out = nearest(str(key), known) or f"Known: {', '.join(known)}."
+            way_out = way_to(str(key), known)
             self.problems.append(Problem((_item(key),), "a known key", show(key), way_out, kind="key"))
 
     def some(self, names: Iterable[Any]) -> Iterable[Any]:
