@@ -400,19 +400,21 @@ def _told(result: RunResult[Any]) -> str:
 
 def _failed(result: RunResult[Any]) -> Exception:
     """
-    A run that has failed, in its own words, classified as what has ended it: its own error, or the problem that most of its
-    items have. So a service that is away is no bad data, and whoever tries again tries that.
+    A run that has failed, in its own words, classified as what ended it: its own error, or the problem that most of its items
+    have. A circuit breaker that stayed open and pending items are transient: a later attempt can do them.
     """
-    error = result.error
+    error, groups, why = result.error, result.groups, _told(result)
     if isinstance(error, Exception) and not isinstance(error, FailureBudgetExceeded):
-        verdict, why = classify(error), _told(result)
+        verdict = classify(error)
+    elif result.reason == "breaker_open":
+        verdict = classify("circuit_open")
+    elif result.reason == "spend_limit":  # the next attempt has reached it, too
+        verdict = classify("permanent_failure")
+    elif groups:
+        verdict = classify(groups[0].error_class)
+        why = f"{why}; most of them, {groups[0].count}, failed with {groups[0].error_class}: {groups[0].message}"
     else:
-        groups = result.groups
-        if not groups:
-            return PermanentFailure(_told(result), error_class="data_error")
-        first = groups[0]
-        verdict = classify(first.error_class)
-        why = f"{_told(result)}; most of them, {first.count}, failed with {first.error_class}: {first.message}"
+        verdict = classify("temporary_failure" if result.counts.pending else "data_error")
     kind = TemporaryFailure if verdict.category == "transient" else PermanentFailure
     return kind(why, error_class=verdict.error_class)
 
