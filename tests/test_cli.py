@@ -88,7 +88,7 @@ def test_version_and_help():
         assert max(map(len, said.splitlines())) <= 80
         assert "..." not in said.replace("[ARGS]...", "").replace("postgresql://...", "")  # every summary is whole
     options = said.partition("Options:")[2].splitlines()
-    assert "  --strict                    Exit with 3 if a job has failed for good while" in options
+    assert "  --strict                    Exit with 3 if a job failed permanently, also" in options
 
 
 def test_a_command_loads_its_own_room_alone(tmp_path):

@@ -139,15 +139,15 @@ def enqueue(shell, line):
 
 
 def test_a_worker_does_what_is_due_and_says_what_it_came_to(everywhere):
-    """Exit code 0: idle. Failed jobs are the jobs' business; what is due later is left, and when is said."""
+    """Exit code 3: idle, and a job failed. What is due later is left, and when is reported."""
     shell = everywhere
     doubled = enqueue(shell, "double --arg n=21")
     sent = enqueue(shell, "send --arg to=ann")
     enqueue(shell, "double --arg n=1 --delay 1h")
     done = shell("worker jobs.py:app --until-idle")
-    assert done.returncode == 0
+    assert done.returncode == 3
     said = done.stdout.splitlines()
-    assert said[:2] == ["1 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job has failed for good."]
+    assert said[:2] == ["1 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job failed permanently."]
     assert re.fullmatch(r"1 job is due later, the first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", said[2])
     first, *_, problems, groups = done.stderr.splitlines()
     kinds = "block, die, double, elsewhere, ignore, late, once, read, send, undone, wait"
@@ -840,31 +840,44 @@ def test_without_a_terminal_it_is_one_line():
 # --- what is said must be so ---
 
 
-def test_strict_tells_failed_jobs_by_the_exit_code(everywhere):
-    """3, as with runs; a worker whose jobs all succeeded ends with 0 all the same."""
+def test_failed_jobs_are_exit_code_3_of_a_worker_that_ends_when_idle(everywhere):
+    """3, as with runs; 0 if all jobs succeeded, or an operator cancelled them."""
     shell = everywhere
     enqueue(shell, "double --arg n=1")
-    assert shell("worker jobs.py:app --until-idle --strict").returncode == 0
+    assert shell("worker jobs.py:app --until-idle").returncode == 0
     enqueue(shell, "send --arg to=ann")
-    done = shell("worker jobs.py:app --until-idle --strict")
-    assert (done.returncode, done.stdout.splitlines()[1]) == (3, "Idle: nothing is due. 1 job has failed for good.")
+    done = shell("worker jobs.py:app --until-idle")
+    assert (done.returncode, done.stdout.splitlines()[1]) == (3, "Idle: nothing is due. 1 job failed permanently.")
     enqueue(shell, "send --arg to=bob")
-    done = shell("worker jobs.py:app --until-idle --strict --json")
+    done = shell("worker jobs.py:app --until-idle --json")
     assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (3, 3)
+    # Those that failed under another worker are not its own.
+    assert shell("worker jobs.py:app --until-idle").returncode == 0
+
+
+@pytest.mark.parametrize(("option", "expected"), [("", 0), (" --strict", 3)])
+def test_a_worker_that_a_signal_ends_reports_failed_jobs_with_strict(shell, option, expected):
+    """A supervisor that stops a worker wants 0; a script asks for 3."""
+    enqueue(shell, "send --arg to=ann")
+    with shell.start(f"worker jobs.py:app --no-progress{option}") as process:
+        wait_until(lambda: shell.json("jobs show 1")["status"] == "failed", "the job has failed")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=200)
+    assert process.returncode == expected
 
 
 def test_a_job_that_has_killed_its_workers_has_failed_with_the_worker_that_finds_it(everywhere):
-    """D-16: its end is on record by a sweep, and counts for --strict as any other."""
+    """D-16: its end is on record by a sweep, and counts for the exit code as any other."""
     shell = everywhere
     enqueue(shell, "die")
     assert shell("worker jobs.py:app --until-idle").returncode == -signal.SIGKILL
     with open_store(shell.env.get("OUTLAST_STORE", shell.folder / ".outlast" / "outlast.db"), app="shop") as store:
         sql(store, "update outlast_jobs set crashes = 2")  # so that this was the third time
-    done = shell("worker jobs.py:app --until-idle --strict")
+    done = shell("worker jobs.py:app --until-idle")
     told = done.stdout.splitlines()[:2]
     assert (done.returncode, told) == (
         3,
-        ["0 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job has failed for good."],
+        ["0 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job failed permanently."],
     )
 
 

@@ -67,10 +67,10 @@ def worker(
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="So many jobs at a time.")] = 64,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when nothing is due or being processed. Default: at a signal.")
+        bool, typer.Option("--until-idle", help="End when nothing is due or processed; exit with 3 if a job failed.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 3 if a job has failed for good while this worker ran.")
+        bool, typer.Option("--strict", help="Exit with 3 if a job failed permanently, also after a signal.")
     ] = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Let others notice within 6 seconds if this process dies, instead of 30.")
@@ -170,7 +170,7 @@ def worker(
     finally:
         if end_metrics is not None:
             end_metrics()
-    code = _code(result, number, strict=strict)
+    code = _code(result, number, strict=strict or until_idle)
     if as_json:
         ended_by = None if number is None else signal.Signals(number).name
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
@@ -430,7 +430,7 @@ def _tell(result: WorkResult, number: int | None, not_again: Mapping[str, int], 
     elif number is not None:
         say(f"Ended by {signal.Signals(number).name}; all work is finished or given back.")
     else:
-        failed = f" {counted(result.failed, 'job has', 'jobs have')} failed for good." if result.failed else ""
+        failed = f" {counted(result.failed, 'job')} failed permanently." if result.failed else ""
         say(f"Idle: nothing is due.{failed}")
     if result.later and result.next_run_at is not None:
         say(f"{counted(result.later, 'job is', 'jobs are')} due later, the first at {moment(result.next_run_at)} UTC.")
