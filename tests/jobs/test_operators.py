@@ -229,7 +229,16 @@ def test_what_a_sweep_brought_back_is_told_although_another_worker_could_not_be_
     monkeypatch.setattr(upkeep, "after_crash", fails)
     with capture_events() as events:
         swept = upkeep.Upkeep(
-            app, app.store, {}, None, None, alone=lambda: None, undo=lambda: None, woken=lambda: None, sure=lambda: True
+            app,
+            app.store,
+            {},
+            None,
+            None,
+            alone=lambda: None,
+            undo=lambda: None,
+            woken=lambda: None,
+            sure=lambda: True,
+            each_second=lambda: None,
         )
         swept._tell = lambda callback: callback()
         with pytest.raises(ValueError, match="cannot be decided"):

@@ -99,6 +99,13 @@ def amount(name: str, value: float) -> float:
     return float(value)
 
 
+LONGEST_NOTE = 200  # characters of the note of a progress
+
+
+def _counted(name: str, value: float) -> float:
+    return value if isinstance(value, int) and amount(name, value) >= 0 else amount(name, value)
+
+
 class Notes:
     """What the code of one attempt has said about it."""
 
@@ -129,6 +136,7 @@ class Context:
         "_key",
         "_monotonic",
         "_notes",
+        "_report",
         "attempt",
         "item_key",
         "item_keys",
@@ -164,6 +172,7 @@ class Context:
         self._key = key
         self._notes = notes
         self._durable: Callable[[], Durable] | None = None  # in a job
+        self._report: Callable[[tuple[float, float | None, str]], None] | None = None  # in a job, for its progress
 
     @property
     def idempotency_key(self) -> str:
@@ -207,6 +216,18 @@ class Context:
             from outlast.kernel.redact import sanitise
 
             self._notes().warnings.append(sanitise(str(message)))
+
+    def progress(self, done: float, total: float | None = None, note: str = "", /) -> None:
+        """
+        In a job: report how far it is. The worker stores the newest report about once a second and at the end of the attempt;
+        the next attempt begins without one. Outside of a job it goes nowhere.
+        """
+        whole = None if total is None else _counted("total", total)
+        report = _counted("done", done), whole
+        if self._report is not None:
+            from outlast.kernel.redact import sanitise
+
+            self._report((*report, sanitise(str(note), LONGEST_NOTE) if note else ""))
 
     @overload
     def step(

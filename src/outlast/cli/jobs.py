@@ -31,7 +31,7 @@ from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.frames import from_here, place_of
 from outlast.kernel.redact import masked
-from outlast.kernel.wording import counted, duration, process_of
+from outlast.kernel.wording import counted, duration, process_of, progress_text
 from outlast.kernel.wording import window as said_window
 from outlast.report.jobs import (
     STATUSES,
@@ -394,6 +394,8 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
         say("wanted       to be cancelled; its worker was asked to")
     if job.ended_us is not None:
         say(f"ended        {moment(from_us(job.ended_us))} UTC")
+    if job.progress is not None:
+        say(f"progress     {progress_text(*job.progress)}")
     say(f"attempts     {_attempts(job)}")
     if job.error is not None:
         kind = "" if job.error_class is None else f"{job.error_type} ({job.error_class}): "

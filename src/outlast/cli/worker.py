@@ -29,7 +29,7 @@ from outlast.jobs.own import own_jobs
 from outlast.kernel.clock import REAL
 from outlast.kernel.frames import from_here
 from outlast.kernel.redact import harmless
-from outlast.kernel.wording import counted, whole
+from outlast.kernel.wording import counted, progress_text, whole
 from outlast.report.views import Views
 from outlast.settings.keys import seconds_of
 from outlast.store.faults import StoreUnavailable
@@ -377,6 +377,10 @@ class _Watched(Watching):
             else "the store does not answer: it is waited for"
             if self._away
             else None,
+            progress=tuple(
+                (f"{kind} {number}", progress_text(*progress))
+                for kind, number, progress in sorted(view.progress, key=lambda one: one[1])
+            ),
         )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+_PROGRESS = 5  # jobs whose progress is shown
 _OLD = 1.5  # seconds after which what was seen of the queues is said with its age
 
 
@@ -26,7 +27,7 @@ class WorkerNow:
 
     `queued` and `scheduled` are of the queues it serves, as they were last seen, `seen_ago` seconds before; None before
     that. `taken` are the jobs that it has taken out of them since. `ending` says what it waits for once it was asked to
-    end, `trouble` what else is wrong.
+    end, `trouble` what else is wrong. `progress` has the jobs that report it: which one, and how far it is.
     """
 
     app: str
@@ -49,6 +50,7 @@ class WorkerNow:
     paused: tuple[str, ...] = ()
     ending: str | None = None
     trouble: str | None = None
+    progress: tuple[tuple[str, str], ...] = ()
 
 
 def picture(now: WorkerNow, width: int, height: int = 1000) -> RenderableType:
@@ -57,7 +59,7 @@ def picture(now: WorkerNow, width: int, height: int = 1000) -> RenderableType:
     from rich.text import Text
 
     rows: list[Text] = []
-    for parts in (_work(now), _queues(now), _wrong(now)):
+    for parts in (_work(now), _progress(now), _queues(now), _wrong(now)):
         row = Text(no_wrap=True, overflow="ellipsis")
         for said, style in parts:
             if row.cell_len and row.cell_len + 3 + len(said) > width:
@@ -71,7 +73,7 @@ def picture(now: WorkerNow, width: int, height: int = 1000) -> RenderableType:
 
 def lines(now: WorkerNow) -> Iterator[str]:
     """The worker as one line for a log."""
-    parts = [*_work(now)[1:], *_queues(now), *_wrong(now)]
+    parts = [*_work(now)[1:], *_progress(now), *_queues(now), *_wrong(now)]
     yield plain(f"worker of {now.app}: {', '.join(said for said, _ in parts)}")
 
 
@@ -83,6 +85,12 @@ def _work(now: WorkerNow) -> list[tuple[str, str]]:
     parts.append((f"{now.requeued:,} requeued", "yellow" if now.requeued else ""))
     seldom = ((now.waiting, "waiting"), (now.cancelled, "cancelled"), (now.released, "given back"), (now.lost, "lost"))
     return parts + [(f"{number:,} {word}", "yellow") for number, word in seldom if number]
+
+
+def _progress(now: WorkerNow) -> list[tuple[str, str]]:
+    said = [(f"{plain(job)}: {plain(far)}", "cyan") for job, far in now.progress[:_PROGRESS]]
+    more = len(now.progress) - _PROGRESS
+    return [*said, (f"{counted(more, 'more job')} with progress", "")] if more > 0 else said
 
 
 def _queues(now: WorkerNow) -> list[tuple[str, str]]:

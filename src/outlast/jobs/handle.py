@@ -309,6 +309,14 @@ class JobHandle(Generic[T_co]):
         return self._row().error
 
     @property
+    def progress(self) -> tuple[float, float | None, str] | None:
+        """
+        How far its newest attempt says it is with ``current().progress``: done, total and a note, without secrets. None if it has
+        reported nothing.
+        """
+        return self._row().progress
+
+    @property
     def unique_key(self) -> str | None:
         """The key that no other job of its kind has; of one longer than 1,000 bytes only ``sha256:`` and its hash."""
         key = self._row().unique_key

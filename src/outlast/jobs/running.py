@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     #: Why an attempt is given up: its time is up, an operator cancels it, the worker gives it back, or has lost it.
     Why: TypeAlias = Literal["timeout", "cancel", "release", "lost"]
+    Progress: TypeAlias = "tuple[float, float | None, str]"
     #: What a thread brings back: a result as it is stored, or an error.
     Came: TypeAlias = "tuple[bytes | None, None] | tuple[None, BaseException]"
 
@@ -147,6 +148,8 @@ class ActiveJob:
         "left_at",
         "notes",
         "over",
+        "progress",
+        "progress_stored",
         "runner",
         "said",
         "seat",
@@ -190,6 +193,8 @@ class ActiveJob:
         self.decided: tuple[BaseException, float | StopReason] | None = None
         self.halt: Callable[[], object] | None = None  # called when the worker ends: it comes to a halt by itself
         self.said: str | None = None  # what its code says of being cancelled
+        self.progress: Progress | None = None  # as its code reported it last
+        self.progress_stored: Progress | None = None  # the one that is in the store
 
     def make_ready(self) -> None:
         """Make what can be made of it without anything that anybody could notice."""
@@ -233,6 +238,11 @@ class ActiveJob:
         context.job_id = str(self.job.id)
         if not self.kind.declared.ends_itself:  # whose code is not the user's, and has a record of its own
             context._durable = self.durably  # noqa: SLF001 - known in every call that is made in a job
+            context._report = self.report_progress  # noqa: SLF001 - as above
+
+    def report_progress(self, progress: Progress) -> None:
+        """Its code says how far it is; from any thread. The worker writes it about once a second."""
+        self.progress = progress
 
     @property
     def told(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ under another key. So a late result never meets the attempt that somebody else h
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from contextlib import suppress
 from contextvars import copy_context
@@ -20,6 +21,7 @@ from outlast.kernel.clock import REAL, Stop, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.kernel.wording import process_of
+from outlast.store.steps import NewProgress
 from outlast.work import leases
 from outlast.work.leases import Heartbeat
 from outlast.work.memory import Memory
@@ -27,7 +29,7 @@ from outlast.work.patience import Terms, keep_trying, terms
 from outlast.work.writer import BatchLimits, BatchWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
     from outlast.jobs.running import ActiveJob
@@ -153,6 +155,7 @@ class Tenure:
             except RuntimeError:  # the loop is closed
                 return
 
+        self._storing_progress = threading.Lock()
         self._tell, self._missed, self._in_hand = tell, missed, in_hand
         self._strange: set[tuple[int, int]] = set()  # at the last beat: ended, with this worker, and not in hand
         self.turns: BatchWriter[TurnBatch] = BatchWriter(
@@ -222,6 +225,18 @@ class Tenure:
 
     # -- in threads --------------------------------------------------------------------------------------------------
 
+    def store_progress(self, jobs: Iterable[ActiveJob]) -> None:
+        """Store what these jobs have reported of their progress since it was last stored. Nothing waits for it or fails with it."""
+        late = [job for job in jobs if job.progress is not job.progress_stored]
+        if not late:
+            return
+        # One at a time, so that an older report never replaces a newer one. If the store is away, the next call tries again.
+        with self._storing_progress, suppress(Exception):
+            reported = [(job, progress) for job in late if (progress := job.progress) is not None]
+            self.store.put_progress([NewProgress(job.job.id, job.job.token, *progress) for job, progress in reported])
+            for job, progress in reported:
+                job.progress_stored = progress
+
     def _beat(self, lease: Lease) -> tuple[Lease, tuple[tuple[int, int], ...] | None]:
         renewed = self.store.renew_lease(lease)
         known = self.jobs.copy()  # before the store is asked: what ends meanwhile is in it
@@ -257,6 +272,7 @@ class Tenure:
                     lambda: [(job.id, job.token) for job in (one.job for one in self.jobs.values())]
                 )
             first = False
+            self.store_progress(turn.active)  # before their ends: who waits for one finds the last report
             if turn.claims and (turn.ends or turn.wants or turn.unsure):
                 began = REAL.clock.monotonic()
                 done = self.store.turn(

@@ -8,7 +8,7 @@ of workers that have run out, or whose process is certainly dead, are ended, and
     a process here ends   an early sweep, by whichever worker of this machine comes first (`neighbours`): each waits for a
                           random moment, the longer the more of them there are, and sweeps if its lease is still there
     every second          a look at who has leases on this machine: newcomers are watched from then on, and one that died
-                          before, or cannot be watched, is found
+                          before, or cannot be watched, is found; the progress that jobs have reported is stored
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _tidied: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # when retention w
 class Upkeep:
     """
     The thread. In the loop, `woken` is called when jobs were brought back, `alone` when some wait to run with nothing
-    beside them, `undo` when failed ones are to be undone. `ends` are jobs that came to their end by a sweep, by how.
+    beside them, `undo` when failed ones are to be undone. `each_second` is called in the thread. `ends` are jobs that came to their end by a sweep, by how.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Upkeep:
         undo: Callable[[], None],
         woken: Callable[[], None],
         sure: Callable[[], bool],
+        each_second: Callable[[], None],
     ) -> None:
         """
         `queues` are those that the worker serves; None: all. While it is not `sure` that this worker has its own lease,
@@ -81,6 +82,7 @@ class Upkeep:
         self._undo = undo
         self._woken = woken
         self._sure = sure
+        self._each_second = each_second
         self.ends: Counter[str] = Counter()
         self._failures: dict[int, SweptFailure] = {}  # of the sweep that is under way
         self._dead: set[str] = set()  # owners on this machine that a sweep has been made for
@@ -134,6 +136,7 @@ class Upkeep:
         clock = REAL.clock.monotonic
         until = clock() + seconds
         while not self._end.is_set() and not self._loop.is_closed() and (left := until - clock()) > 0:
+            self._each_second()
             if self._found_dead(neighbours):
                 break
             if neighbours.wait(min(left, LOOK)):

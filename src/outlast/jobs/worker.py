@@ -49,11 +49,11 @@ from outlast.work.threads import begun_in_thread, in_thread, to_its_end
 from outlast.work.timers import Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from outlast.jobs.job import Job
-    from outlast.jobs.running import ActiveJob
+    from outlast.jobs.running import ActiveJob, Progress
     from outlast.jobs.tenure import TurnBatch
     from outlast.jobs.waking import Waking
     from outlast.pipeline.home import Home
@@ -120,7 +120,8 @@ class WorkerView:
     """
     What a worker is doing now. `processing` jobs have a slot, `waiting` ones wait without one, and `stuck` slots are
     taken by code that was given up and does not end. `counts` are those of `WorkResult`. `drains_until` is on the real
-    clock's `monotonic`; a `fenced` worker has not renewed its lease for too long.
+    clock's `monotonic`; a `fenced` worker has not renewed its lease for too long. `progress` is what its jobs have
+    reported, each with its kind and its number.
     """
 
     concurrency: int
@@ -131,6 +132,7 @@ class WorkerView:
     drains_until: float | None
     cutting: bool
     fenced: bool
+    progress: Sequence[tuple[str, int, Progress]] = ()
 
 
 class Worker:
@@ -239,7 +241,17 @@ class Worker:
             drains_until=self._drains_until,
             cutting=self._cutting,
             fenced=self._fenced,
+            progress=[
+                (active.job.kind, active.job.id, active.progress)
+                for active in running
+                if active.progress and not active.over
+            ],
         )
+
+    def _store_progress(self) -> None:
+        """In a thread."""
+        if (tenure := self._tenure) is not None and not tenure.over:
+            tenure.store_progress(tenure.jobs.copy().values())
 
     def _all_counts(self) -> dict[str, int]:
         """Also those that a sweep of this worker has ended: nobody else tells of them."""
@@ -358,6 +370,7 @@ class Worker:
             undo=self._look_for_undoing,
             woken=self._woken,
             sure=self._sure,
+            each_second=self._store_progress,
         )
         waking = waking_for(store, self._woken, loop)
         self._waking: Waking = waking

@@ -15,6 +15,17 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def progress_text(done: float, total: float | None, note: str) -> str:
+    """
+    How far something is.
+
+    >>> progress_text(3, 10, "pages"), progress_text(1234567, None, ""), progress_text(0.25, 1.5, "")
+    ('3 of 10, pages', '1,234,567', '0.25 of 1.5')
+    """
+    numbers = [f"{number:,.2f}".rstrip("0").rstrip(".") for number in (done, total) if number is not None]
+    return " of ".join(numbers) + (f", {note}" if note else "")
+
+
 def numeral(number: float) -> str:
     """
     A number as it is, with nothing rounded off.

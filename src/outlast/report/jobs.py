@@ -390,6 +390,7 @@ def job_document(job: JobRow, codec: Codec, *, reveal: bool = False) -> dict[str
         "attempts": job.attempts,
         "attempts_in_all": job.made,
         "crashes": job.crashes,
+        "progress": None if job.progress is None else dict(zip(("done", "total", "note"), job.progress, strict=True)),
         "cancel_wanted": job.wanted == "cancel",
         "unique_key": None if job.unique_key is None else plain_key(job.unique_key),
         "unique_key_is_hash": job.unique_key is not None and is_hash(job.unique_key),

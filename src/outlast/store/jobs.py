@@ -69,7 +69,8 @@ _TYPES = "text text text integer text integer bigint bytea text bigint".split()
 _HELD = "unique_key is not null and state in ('ready', 'waiting', 'alone', 'held', 'processing', 'succeeded')"
 _ROW = (
     "id, queue, kind, version, state, priority, due, payload, unique_key, enqueued, token, worker, claimed, began, attempts, made, crashes, "
-    "previous, snoozed, wanted, error, error_type, error_class, stop_reason, result, ended, unique_until, letter"
+    "previous, snoozed, wanted, error, error_type, error_class, stop_reason, result, ended, unique_until, letter, "
+    "(select value from outlast_job_progress said where said.job = outlast_jobs.id and said.token = outlast_jobs.token)"
 )
 _ATTEMPT = turns.ATTEMPT
 _CHUNK = 5000  # rows in one statement
@@ -884,4 +885,5 @@ def _job(row: Any) -> JobRow:
     for place in (7, 24):  # payload and result
         values[place] = None if values[place] is None else bytes(values[place])
     values[8] = None if values[8] is None else name_of(values[8])
+    values[28] = None if values[28] is None else tuple(json.loads(values[28]))
     return JobRow(*values)

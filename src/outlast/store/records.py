@@ -789,6 +789,7 @@ class JobRow:
     ended_us: int | None
     unique_until_us: int | None
     letter: str | None
+    progress: tuple[float, float | None, str] | None  # of the newest attempt: done, total and a note
 
     @property
     def status(self) -> JobStatus:

@@ -11,6 +11,7 @@ last of them, and then these steps are done again.
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from outlast.store.leases import label
 from outlast.store.records import storable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import TypeAlias
 
     from outlast.store.database import Database, Transaction
@@ -62,6 +63,16 @@ class NewArtifact(NamedTuple):
     data: bytes
     size: int
     cut: bool
+
+
+class NewProgress(NamedTuple):
+    """How far an attempt says it is: `done` of `total`, and a `note` without secrets."""
+
+    job: int
+    token: int
+    done: float
+    total: float | None
+    note: str
 
 
 class StepRecord(NamedTuple):
@@ -129,6 +140,21 @@ class Steps:
             called = (row.call, row.arguments, row.fingerprint, None if row.step is None else storable(row.step))
             return undo, (row.place, *called, row.attempt, *whose)
         return artifact, (row.attempt, storable(row.name), row.data, row.size, row.cut, *whose)
+
+    def put_progress(self, rows: Iterable[NewProgress]) -> None:
+        """
+        Write how far attempts are, in one transaction. The progress of an attempt that has lost its job is not written. The
+        row of the job is not locked: a transaction of the job's code may hold it.
+        """
+        with self._database.writing(batches=True) as tx:
+            for row in sorted(rows):
+                tx.execute(
+                    "insert into outlast_job_progress (job, token, value) "
+                    "select id, token, ? from outlast_jobs where id = ? and token = ? and app = ? "
+                    "on conflict (job) do update set token = excluded.token, value = excluded.value "
+                    "where outlast_job_progress.token <= excluded.token",
+                    *(json.dumps([row.done, row.total, storable(row.note)]), row.job, row.token, self.app),
+                )
 
     def steps(self, job: int, /) -> list[StepRecord]:
         """The steps that a job has done, the first one first."""

@@ -283,7 +283,7 @@ class Upkeep(unique.UniqueKeys):
                 *(self.app, before),
             )
             gone = [row[0] for row in rows]
-            for table in ("outlast_job_attempts", "outlast_job_changes"):
+            for table in ("outlast_job_attempts", "outlast_job_changes", "outlast_job_progress"):
                 tx.execute(f"delete from {table} where job {database.among}", database.passed(gone))
             steps.forget(database, tx, "job", gone)
             compensations.forget_compensations(database, tx, gone)
