@@ -1026,7 +1026,7 @@ PROGRAM = (
     + """
 if __name__ == "__main__":
     rows = [{"id": number, "text": text} for number, text in enumerate(["good"] * 3 + ["bad"])]
-    result = reviews.run(rows, run_key="from python", item_key="id")
+    result = reviews.run(rows, run_key="from python", item_key="id", check=False)
     print(result._repr_html_())
 """
 )

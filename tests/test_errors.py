@@ -58,8 +58,10 @@ ERRORS = {
     "LimitExceededError": lambda: LimitExceededError("limit 'openai': no place", name="openai", retry_after=2.5),
     "LeaseLost": lambda: outlast.LeaseLost("taken over"),
     "RunFailed": lambda: outlast.RunFailed("failed", result=None),
+    "RunIncomplete": lambda: outlast.RunIncomplete("partial_success", result=None),
     "RunInterrupted": lambda: outlast.RunInterrupted("interrupted", result=None),
     "FlowFailed": lambda: outlast.FlowFailed("failed", result=None),
+    "FlowIncomplete": lambda: outlast.FlowIncomplete("partial_success", result=None),
     "FlowInterrupted": lambda: outlast.FlowInterrupted("interrupted", result=None),
     "FailureBudgetExceeded": lambda: outlast.FailureBudgetExceeded(
         "too many", result=None, rate=0.5, budget=0.1, processed=10, failed=5

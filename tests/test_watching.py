@@ -376,7 +376,7 @@ def test_a_letter_whose_replay_the_sink_refuses_stays_open(app, tmp_path):
     pipeline = outlast.Pipeline("p", work, app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
     pipeline.run(range(4), check=False)
     broken.clear()
-    result = pipeline.reprocess(sink=outlast.Table(f"sqlite:///{place}", "rows"))
+    result = pipeline.reprocess(sink=outlast.Table(f"sqlite:///{place}", "rows"), check=False)
     assert (result.counts.succeeded, result.counts.dlq) == (3, 1)
     letters = {letter.payload: (letter.status, letter.error) for letter in app.dead_letters.find(status=None)}
     assert {payload: status for payload, (status, _) in letters.items()} == {

@@ -89,7 +89,7 @@ def partial_success(app: outlast.App) -> None:
     model = Model({"s-01": [429, 429], "s-02": [503], "s-03": [429, 429, 429, 429], "s-04": [422]})
     made = pipeline(app, model, failure_budget=0.5)
     with capture_events() as events:
-        run = made.run(rows, run_key="monday", item_key="id")
+        run = made.run(rows, run_key="monday", item_key="id", check=False)
         told(run)
         print(f"  the model was called {model.calls} times")
         for event in events:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
     from outlast.flow import Flow as Flow
     from outlast.flow.results import FlowFailed as FlowFailed
+    from outlast.flow.results import FlowIncomplete as FlowIncomplete
     from outlast.flow.results import FlowInterrupted as FlowInterrupted
     from outlast.flow.results import FlowResult as FlowResult
     from outlast.flow.results import StepRow as StepRow
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from outlast.pipeline import use as use
     from outlast.pipeline.errors import FailureBudgetExceeded as FailureBudgetExceeded
     from outlast.pipeline.errors import RunFailed as RunFailed
+    from outlast.pipeline.errors import RunIncomplete as RunIncomplete
     from outlast.pipeline.errors import RunInterrupted as RunInterrupted
     from outlast.pipeline.errors import result_of as result_of
     from outlast.policy import Decision as Decision
@@ -115,7 +117,7 @@ _ROOMS = {
     "deadletters": "DeadLetter DeadLetters FailureGroup",
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
     "flow": "Flow",
-    "flow.results": "FlowFailed FlowInterrupted FlowResult StepRow",
+    "flow.results": "FlowFailed FlowIncomplete FlowInterrupted FlowResult StepRow",
     "jobs.handle": "Artifact AttemptRow Compensation JobChange JobFailed JobHandle JobNotFound ResultTimeoutError",
     "jobs.job": "BoundJob Job",
     "jobs.queue": "Jobs QueueStats",
@@ -125,7 +127,7 @@ _ROOMS = {
     "limits": "Limit Rate",
     "observe.figures": "JobFigures",
     "pipeline": "ArrowStream Counts Degraded ItemResult PartialResult Pipeline RunResult Skip Snooze Stage amap map stage use",
-    "pipeline.errors": "FailureBudgetExceeded RunFailed RunInterrupted result_of",
+    "pipeline.errors": "FailureBudgetExceeded RunFailed RunIncomplete RunInterrupted result_of",
     "adaptive": "AdaptiveLimits RetryRecord",
     "policy": "Decision Delay RetryPolicy",
     "rows": "RowTransformStep StepResult",

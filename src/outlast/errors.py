@@ -15,8 +15,10 @@ Every exception Outlast raises of its own.
         ├── JobNotFound (LookupError)           there is no such job in the store
         ├── ResultTimeoutError (TimeoutError)   a job has not ended in the time its result was waited for
         └── RunFailed                           a run over items ended as failed; carries its result
+            ├── RunIncomplete                   a run ended as a partial success
             ├── FailureBudgetExceeded           too large a share of the items failed
             ├── FlowFailed                      the same of a declared pipeline
+            │   └── FlowIncomplete              a step of a declared pipeline lost rows
             └── RunInterrupted                  a run was interrupted, paused or cancelled before its end
                 └── FlowInterrupted             the same of a declared pipeline
 

@@ -170,7 +170,7 @@ def test_replay_that_fails_again_has_its_errors_too(app):
     """Dead letters of a replay are those of the first run, but what was wrong this time is told (S2-22)."""
     wanted = pipeline(CLEAN, app=app)
     wanted.run(ROWS)
-    again = wanted.reprocess()
+    again = wanted.reprocess(check=False)
     assert sorted((line.field, line.raw_row["plan_code"]) for line in again.errors()) == [
         ("plan_code", ""),
         ("report_date", ""),

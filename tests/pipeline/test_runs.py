@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import dataclasses
 import itertools
 import json
 import os
@@ -478,6 +479,114 @@ def test_a_failed_run_raises_with_its_result_unless_asked_not_to(app):
     assert (group.stage, group.count, group.share) == ("work", 2, 1.0)
 
 
+def half_odd(app, **options):
+    """A pipeline that fails for every tenth item and for 3 and 13, each in its own way."""
+
+    @outlast.stage(retry=ONCE)
+    def work(item):
+        if item % 10 == 0:
+            raise ValueError("bad row")
+        if item % 10 == 3:
+            raise KeyError("odd")
+        return item
+
+    return outlast.Pipeline("half", work, app=app, **options)
+
+
+def _run(pipeline, **options):
+    return pipeline.run(range(8), run_key="k", **options)
+
+
+def _arun(pipeline, **options):
+    return asyncio.run(pipeline.arun(range(8), run_key="k", **options))
+
+
+def _stream(pipeline, **options):
+    return [*pipeline.stream(range(8), **options)]
+
+
+def _astream(pipeline, **options):
+    async def all_of_them():
+        return [item async for item in pipeline.astream(range(8), **options)]
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("start", [_run, _arun, _stream, _astream])
+def test_a_partial_success_raises_unless_asked_not_to(sqlite_app, start):
+    """D-38, D-21: each way to start a run raises RunIncomplete with the counts, the top cause and the next command."""
+    pipeline = half_odd(sqlite_app)
+    with pytest.raises(outlast.RunIncomplete) as caught:
+        start(pipeline)
+    result, said = caught.value.result, str(caught.value)
+    assert isinstance(caught.value, outlast.RunFailed)
+    assert outlast.result_of(caught.value) is result
+    assert (result.status, result.counts.succeeded, result.counts.dlq) == ("partial_success", 6, 2)
+    assert "6 of 8 items succeeded, 2 became dead letters: less than 95%" in said
+    assert f"1 of 2 failed with work: {result.groups[0].error_class}: " in said
+    assert f"After the fix: outlast dlq replay --group {result.groups[0].id} --run {result.id[:12]}" in said
+    assert "replay its dead letters after the fix" in caught.value.__notes__[0]
+    sqlite_app.dead_letters.archive(reason="not wanted", ids=[one.id for one in sqlite_app.dead_letters.find()])
+    unchecked = start(pipeline, check=False)
+    assert len(unchecked) == 8 if isinstance(unchecked, list) else unchecked.status == "partial_success"
+
+
+def test_the_bounds_decide_what_is_incomplete(sqlite_app):
+    """D-38: equality is enough, one item less is not; below min_partial_rate the run has failed."""
+    assert _run(half_odd(sqlite_app, min_success_rate=0.75)).status == "completed"
+    with pytest.raises(outlast.RunIncomplete, match="less than 76%"):
+        half_odd(sqlite_app, min_success_rate=0.76).run(range(8))
+    with pytest.raises(outlast.RunFailed) as caught:
+        half_odd(sqlite_app, min_partial_rate=0.76).run(range(8))
+    assert type(caught.value) is outlast.RunFailed
+
+
+def test_a_caller_who_collects_errors_gets_a_partial_success(sqlite_app):
+    """D-38: `on_item_error="collect"` returns it, and still raises for a failed run; the result itself raises when asked."""
+    pipeline = half_odd(sqlite_app)
+    result = _run(pipeline, on_item_error="collect")
+    assert (result.status, result.counts.failed) == ("partial_success", 2)
+    assert asyncio.run(pipeline.arun(range(8), on_item_error="collect")).status == "partial_success"
+    with pytest.raises(outlast.RunIncomplete, match=f"Inspect: outlast runs errors {result.id[:12]}"):
+        result.raise_for_status()
+    with pytest.raises(outlast.RunFailed):
+        pipeline.run([0, 3], on_item_error="collect")
+
+
+def test_a_replay_returns_only_if_every_letter_succeeded(sqlite_app):
+    """D-36, D-38: the rates are for runs: one dead letter of thirty that fails again is no success."""
+    fixed = set()
+
+    @outlast.stage(retry=ONCE)
+    def work(item):
+        if item not in fixed:
+            raise ValueError("bad row")
+        return item
+
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    pipeline.run(range(30), check=False)
+    fixed |= {*range(29)}
+    with pytest.raises(outlast.RunIncomplete, match="29 of 30 items succeeded, 1 failed again") as caught:
+        pipeline.reprocess()
+    assert (caught.value.result.status, caught.value.result.outcome) == ("partial_success", "partial")
+    with pytest.raises(outlast.RunFailed, match="0 of 1 item succeeded, 1 failed again"):
+        sqlite_app.dead_letters.replay(pipeline="p")
+    fixed.add(29)
+    assert pipeline.reprocess().status == "completed"
+
+
+def test_a_partial_success_raises_without_its_store(sqlite_app):
+    """D-38: the counts are known when the store cannot be read, and in another process."""
+
+    def unreachable():
+        raise OSError("no route to the store")
+
+    result = _run(half_odd(sqlite_app), check=False)
+    for elsewhere in (pickle.loads(pickle.dumps(result)), dataclasses.replace(result, _store=unreachable)):
+        with pytest.raises(outlast.RunIncomplete, match=r"less than 95%\n"):
+            elsewhere.raise_for_status()
+
+
 def test_audit_may_be_of_failures_only(app):
     """C-27, S3-35: rows of attempts that succeeded at once can be left out."""
     pipeline = outlast.Pipeline("p", counted([]), app=app)
@@ -524,7 +633,7 @@ def test_dead_letters_are_reprocessed_from_the_stage_that_failed(app):
     assert {letter.stage for letter in app.dead_letters.find(pipeline="p")} == {"label"}
     fixed.append(True)
     calls.clear()
-    result = pipeline.reprocess(stage="label")
+    result = pipeline.reprocess(stage="label", check=False)
     assert (result.counts.succeeded, result.counts.dlq) == (3, 1)
     assert sorted(result.outputs()) == [0, 10, 20]
     assert calls == []

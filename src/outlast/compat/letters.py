@@ -164,8 +164,12 @@ def get_dlq_samples(pipeline: Pipeline[Any, Any]) -> list[DeadLetter]:
 
 
 def reprocess_dlq(pipeline: Pipeline[Any, Any], stage: str | None = None) -> RunResult[Any]:
-    """Run the open dead letters of a pipeline (of one stage of it) again, as a run of its own."""
-    return pipeline.reprocess(stage=stage)
+    """
+    Run the open dead letters of a pipeline (of one stage of it) again, as a run of its own. A partial success returns; a
+    failed one raises.
+    """
+    result = pipeline.reprocess(stage=stage, check=False)
+    return result if result.status == "partial_success" else result.raise_for_status()
 
 
 def move_to_dlq(

@@ -138,6 +138,10 @@ class FlowFailed(RunFailed):
     result: FlowResult  # type: ignore[assignment]
 
 
+class FlowIncomplete(FlowFailed):
+    """A flow's run ended as a partial success: a step lost rows. The same run key runs only the open rows."""
+
+
 class FlowInterrupted(RunInterrupted):
     """A flow's run was interrupted, paused or cancelled. Unless it was cancelled, the same run key goes on with it."""
 

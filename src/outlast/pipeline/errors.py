@@ -24,6 +24,13 @@ class RunFailed(OutlastError):
         self.result = result
 
 
+class RunIncomplete(RunFailed):
+    """
+    A run over items ended as a partial success: fewer than `min_success_rate` of its items succeeded, or a replayed dead
+    letter failed again.
+    """
+
+
 class FailureBudgetExceeded(RunFailed):
     """More than the allowed share of the items failed, so no further ones were begun."""
 

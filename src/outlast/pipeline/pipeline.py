@@ -59,6 +59,7 @@ E = TypeVar("E")
 F = TypeVar("F")
 G = TypeVar("G")
 T = TypeVar("T")
+Out = TypeVar("Out")
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
 
@@ -221,8 +222,9 @@ class Pipeline(Generic[In_contra, Out_co]):
         while it runs: in a notebook, in a terminal (if rich is installed), else in lines on standard error. `watch` is
         called with a `RunView` a few times a second instead.
 
-        Only a good end returns (completed, partial_success). With `check`, RunFailed is raised if the run failed, and
-        RunInterrupted if it was paused, cancelled or interrupted. Ctrl-C and SIGTERM let running attempts end, for 25 s
+        With `check`, only a completed run returns. RunIncomplete is raised for a partial success (unless
+        ``on_item_error="collect"``), RunFailed if the run failed, and RunInterrupted if it was paused, cancelled or
+        interrupted. Ctrl-C and SIGTERM let running attempts end, for 25 s
         at most, and then do what they always do: KeyboardInterrupt, SystemExit(143), or the program's own handler,
         which is called at the end; also with ``check=False``.
         """
@@ -242,7 +244,7 @@ class Pipeline(Generic[In_contra, Out_co]):
                 expected=_counted(source, looks),
             )
             result = blocking(Run(plan, source))
-        return result.raise_for_status() if check else result
+        return _checked_end(result, on_item_error) if check else result
 
     async def arun(
         self,
@@ -275,7 +277,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             expected=_counted(source, watch),
         )
         result: RunResult[Out_co] = await Run(plan, source).go()
-        return result.raise_for_status() if check else result
+        return _checked_end(result, on_item_error) if check else result
 
     async def astream(
         self, source: Iterable[In_contra] | AsyncIterable[In_contra], /, *, check: bool = True
@@ -420,12 +422,18 @@ class Pipeline(Generic[In_contra, Out_co]):
     ) -> RunResult[Out_co]:
         """As `run`, with at most so many items in hand at a time."""
         result: RunResult[Out_co] = blocking(Run(self._plan(window=window, **options), source))
-        return result.raise_for_status() if check else result
+        return _checked_end(result, options.get("on_item_error")) if check else result
 
     def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any], **options: Any) -> RunResult[Out_co]:
         """As `run`, in a store of its own and with these resources; for `outlast.testing.run`."""
         plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec), **options)
         return blocking(Run(plan, items))
+
+
+def _checked_end(result: RunResult[Out], on_item_error: object) -> RunResult[Out]:
+    """The result of a run that may return: a caller who collects errors looks at them."""
+    partial = on_item_error == "collect" and result.status == "partial_success"
+    return result if partial else result.raise_for_status()
 
 
 class _Bench:

@@ -4,23 +4,24 @@ What a run came to, as values.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from outlast.deadletters import as_groups
 from outlast.kernel.redact import error_text
 from outlast.kernel.wording import counted, duration
-from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunInterrupted, mark_with_result
+from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunIncomplete, RunInterrupted, mark_with_result
 from outlast.pipeline.record.errorfile import append_errors
 from outlast.pipeline.record.rowerrors import error_lines
 from outlast.store.records import ItemCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from typing import Self
 
-    from outlast.deadletters import FailureGroup
+    from outlast.deadletters.letters import FailureGroups
     from outlast.kernel.aliases import StopReason
     from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.store import Store
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 B = TypeVar("B")
 Out_co = TypeVar("Out_co", covariant=True)
+
+_MOST_OF_A_CAUSE = 200  # characters of a message inside of another one
 
 RunOutcome: TypeAlias = Literal["success", "partial", "failure"]
 
@@ -125,13 +128,11 @@ class RunResult(Generic[Out_co]):
         return self.counts.success_rate
 
     @property
-    def groups(self) -> Sequence[FailureGroup]:
+    def groups(self) -> FailureGroups:
         """What is still failed of this run by fingerprint, the largest group first: not what a replay has mended."""
-        if self._store is None:
-            return ()
-        store = self._store()
-        run = store.run(self.id)
-        if run is None:
+        store = None if self._store is None else self._store()
+        run = None if store is None else store.run(self.id)
+        if store is None or run is None:
             return as_groups([])
         # What a replay has not mended is open in the run it comes from.
         open_here = run.kind == "run" and run.counts.dlq
@@ -180,10 +181,10 @@ class RunResult(Generic[Out_co]):
 
     def raise_for_status(self) -> Self:
         """
-        Itself if the run came to a good end (completed, partial_success); else RunFailed (or FailureBudgetExceeded),
-        and RunInterrupted if it was interrupted, paused or cancelled.
+        Itself if the run is completed. Else it raises RunIncomplete for a partial success, RunInterrupted if the run was
+        interrupted, paused or cancelled, and RunFailed (or FailureBudgetExceeded) if it failed.
         """
-        if self.status in {"completed", "partial_success"}:
+        if self.status == "completed":
             return self
         error = self._problem()
         mark_with_result(error, self)
@@ -191,6 +192,8 @@ class RunResult(Generic[Out_co]):
 
     def _problem(self) -> RunFailed:
         message = f"run {self.run_key} of {self.pipeline} {self._said()}"
+        if self.status == "partial_success":
+            return RunIncomplete(f"{message}{self._top_cause()}", result=self)
         if self.status != "failed":
             return RunInterrupted(message, result=self)
         if not isinstance(self.error, FailureBudgetExceeded):
@@ -205,6 +208,23 @@ class RunResult(Generic[Out_co]):
             failed=details.failed,
         )
 
+    def _top_cause(self) -> str:
+        """What failed most often and the next command, to follow the counts."""
+        try:
+            groups = self.groups
+        except Exception:  # noqa: BLE001 - the counts are known without the store
+            return ""
+        if not groups:
+            return ""
+        first = groups[0]
+        cause = f"{first.stage}: {first.error_class}: {first.message[:_MOST_OF_A_CAUSE]}"
+        said = f". {first.count:,} of {sum(group.count for group in groups):,} failed with {cause}"
+        if groups.options is None:  # no dead letters of its own
+            return f"{said}. Inspect: {shlex.join(['outlast', 'runs', 'errors', self.id[:12]])}"
+        return (
+            f"{said}. After the fix: {shlex.join(['outlast', 'dlq', 'replay', '--group', first.id, *groups.options])}"
+        )
+
     def way_on(self) -> str:
         """How this run goes on, in a sentence."""
         run = f"the run {self.run_key!r} of {self.pipeline}"
@@ -212,8 +232,10 @@ class RunResult(Generic[Out_co]):
             return f"{run} was cancelled and does not go on: begin another one with another run_key."
         if self._kind == "replay":
             return f"{run} was a replay: what it has not finished is replayed by the next one."
-        if self.status in {"completed", "partial_success"}:
+        if self.status == "completed":
             return f"{run} is {self.status}: {self.why}"
+        if self.status == "partial_success" and not self.counts.pending:
+            return f"{run} has finished every item: replay its dead letters after the fix."
         return f"{run} goes on when it is run again with run_key={self.run_key!r}: what is finished is not done again."
 
     def _said(self) -> str:

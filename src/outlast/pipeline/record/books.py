@@ -224,7 +224,7 @@ def in_words(
             return "there were no items"
         case "completed" if counts.dlq:
             return f"{said}; {'it is' if counts.dlq == 1 else 'they are'} open"
-        case "partial_success":
+        case "partial_success" if untried is None:
             return f"{said}: less than {bounds.min_success_rate:.0%}"
         case "low_success_rate":
             return f"{said}: less than {bounds.min_partial_rate:.0%}"
