@@ -56,7 +56,7 @@ help:
 	@echo "make bench-flows  a declared pipeline beside Prefect, Dagster and a floor, into docs/bench-flows.md (4 minutes)"
 	@echo "make bench-shared  what several processes make of one limit, into docs/pacing.md"
 	@echo "make chaos-items  kills, stalls, cut connections, vanished files, full disks, hostile values, into docs/reliability.md"
-	@echo "make chaos-jobs  workers are killed, stopped and cut off from their store, into docs/reliability.md"
+	@echo "make chaos-jobs  workers are killed, stopped, starved and cut off from their store, into docs/reliability.md"
 	@echo "make chaos-flows  a flow that undoes what it has done is killed at random boundaries, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in and the peers of bench-items-peers again"

@@ -5,6 +5,7 @@ Each trial is a run of its own, directly or as a durable job, on SQLite or Postg
 after any write to the store and anything that a step or its compensation does; then it is run to its end. What was done, which is
 in a ledger, is compared with what is on record. docs/reliability.md is renewed; it ends with an error if anything is wrong.
 
+    benchmarks/chaos_flows.py --scale 0.1
     benchmarks/chaos_flows.py --trials 20 --stores sqlite --ways direct
 
 What is done is in tests/sagas.py.
@@ -56,11 +57,13 @@ def trials(store: str, way: str, count: int, seed: int, folder: Path) -> tuple[l
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--trials", type=int, default=TRIALS)
+    options.add_argument("--trials", type=int, help=f"of each kind; {TRIALS} at full size")
+    options.add_argument("--scale", type=float, default=1.0, help="of the trials: 0.1 for a tenth")
     options.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     options.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
+    chosen.trials = chosen.trials or max(1, round(TRIALS * chosen.scale))
     rows: list[list[str]] = []
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:

@@ -2,14 +2,17 @@
 Everything bad that can happen to workers, many times: `make chaos-jobs`.
 
 Worker processes are killed and stopped past their leases, PostgreSQL is restarted as after a crash, connections are cut,
-while thousands of jobs are enqueued and done. Then what ran is compared with what is on record. After that, the time
+while thousands of jobs are enqueued and done. Then what ran is compared with what is on record. Other workers are starved:
+they have no descriptors or no threads left, cannot see each other's processes, or share a host name. At last, the time
 from the kill of a worker until its job runs elsewhere is measured. docs/reliability.md is renewed; it ends with an error
 if anything was lost, wrong or doubled, or took too long.
 
+    benchmarks/chaos_jobs.py --scale 0.1
     benchmarks/chaos_jobs.py --jobs 4000 --kills 60 --stalls 5 --restarts 5 --cuts 20 --stores postgres --only faults
+    benchmarks/chaos_jobs.py --only starved --of "hidden /proc" --starved 1000
 
 At its full size each part is kept in build/chaos-jobs.json, once it is over and nothing was found; `--resume` makes those
-that are missing there. Only all of it renews the page. What is done is in tests/job_trials.py.
+that are missing there. Only whole tables renew the page. What is done is in tests/job_trials.py.
 """
 
 from __future__ import annotations
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
-FULL = {"jobs": 20_000, "workers": 4, "kills": 200, "stalls": 20, "restarts": 12, "cuts": 60, "answers": 20}
-RESCUES = 20
+WORKERS = 4
+STRUCK = {"jobs": 20_000, "kills": 200, "stalls": 20, "restarts": 12, "cuts": 60, "answers": 20}
+FULL = STRUCK | {"starved": 2_000, "rescues": 20}
+PARTS = ("faults", "starved", "rescues")
 
 
 WAYS = {
@@ -49,6 +54,8 @@ FAULTS = (
     )
 )
 FAULTS += ["lost", "wrong", "changed", "doubled", "missing"]
+STARVED = "workers have|store|jobs|workers|refused|attempts begun|lost|wrong|changed|doubled|missing|poison".split("|")
+SHORTAGES = ("no descriptors", "no threads", "hidden /proc", "equal host names")
 RESCUED = ["killed worker", "store", "lease", "kills", "median", "longest", "must be"]
 
 
@@ -96,6 +103,24 @@ def strike(store: str, options: argparse.Namespace) -> tuple[list[str], list[str
     return [STORES[store], *(f"{number:,}" for number in numbers)], found
 
 
+def starve(store: str, what: str, options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Let two workers meet a shortage all the time: the row, and what was found. Nothing excuses a second attempt."""
+    from job_trials import HOSTS, PROC, JobTrial, can_be_apart
+
+    if what in {PROC, HOSTS} and not can_be_apart():
+        sys.exit(f"expected to be allowed to make name spaces (unshare) for {what!r}, got: not allowed.")
+    trial = JobTrial(
+        store, jobs=options.starved, workers=2, starved=what, most=options.most, seed=options.seed, say=_say
+    )
+    tally = trial.run()
+    counts = [tally.lost, tally.wrong, tally.changed, tally.doubled, tally.missing, tally.poisoned]
+    found = [f"{STORES[store]}, {what}: {note}" for note in tally.notes] if tally else []
+    if tally.poisoned and not found:
+        found.append(f"{STORES[store]}, {what}: {tally.poisoned} jobs are poison")
+    numbers = [trial.jobs, trial.workers, tally.refused, tally.attempts, *counts]
+    return [what, STORES[store], *(f"{number:,}" for number in numbers)], found
+
+
 def measure(store: str, way: str, options: argparse.Namespace) -> tuple[list[str], list[str]]:
     """How long it takes until the job of a killed worker runs elsewhere: its row, and what took too long."""
     from job_trials import can_be_apart, rescue_times
@@ -124,17 +149,22 @@ def _say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, number in FULL.items():
-        parser.add_argument(f"--{name}", type=int, default=number)
-    parser.add_argument("--rescues", type=int, default=RESCUES, help="kills whose rescue is timed, of each kind")
+        parser.add_argument(f"--{name}", type=int, help=f"{number:,} at full size")
+    parser.add_argument("--scale", type=float, default=1.0, help="of everything: 0.1 for a tenth")
+    parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--most", type=float, default=1500.0, help="seconds that the faults of a store may take")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="+", default=["faults", "rescues"], choices=["faults", "rescues"])
+    parser.add_argument("--only", nargs="+", default=[*PARTS], choices=PARTS)
+    parser.add_argument("--of", nargs="+", default=[*SHORTAGES], choices=SHORTAGES, help="what workers are starved of")
     parser.add_argument("--stores", nargs="+", default=[*STORES], choices=[*STORES])
     parser.add_argument("--resume", action="store_true", help="take the parts that are kept, and make the others")
     options = parser.parse_args()
+    for name, number in FULL.items():
+        if getattr(options, name) is None:
+            setattr(options, name, max(1, round(number * options.scale)))
     kept = Kept(ROOT / "build" / "chaos-jobs.json", resume=options.resume)
-    sizes = {name: getattr(options, name) for name in (*FULL, "rescues", "seed")}
-    full = all(sizes[name] >= number for name, number in (FULL | {"rescues": RESCUES}).items())
+    sizes = {name: getattr(options, name) for name in (*FULL, "workers", "seed")}
+    full = all(sizes[name] >= number for name, number in FULL.items()) and options.workers >= WORKERS
     found: list[str] = []
 
     def rows(names: list[str], make: Callable[[str], tuple[list[str], list[str]]]) -> list[list[str]]:
@@ -149,20 +179,26 @@ def main() -> None:
             made.append(row)
         return made
 
-    tables = []
+    tables: dict[str, list[str]] = {"jobs": [], "starved": []}
     if "faults" in options.only:
         struck = rows([f"faults/{store}" for store in options.stores], lambda name: strike(name.split("/")[1], options))
-        tables.append(grid(FAULTS, struck))
+        tables["jobs"].append(grid(FAULTS, struck))
     if "rescues" in options.only:
         names = [f"rescues/{store}/{way}" for store in options.stores for way in WAYS]
-        tables.append(grid(RESCUED, rows(names, lambda name: measure(*name.split("/")[1:], options))))
-    text = "\n\n".join(tables)
-    print(text)
+        tables["jobs"].append(grid(RESCUED, rows(names, lambda name: measure(*name.split("/")[1:], options))))
+    if "starved" in options.only:
+        names = [f"starved|{store}|{what}" for what in options.of for store in options.stores]
+        tables["starved"].append(grid(STARVED, rows(names, lambda name: starve(*name.split("|")[1:], options))))
+    texts = {name: "\n\n".join(some) for name, some in tables.items() if some}
+    print(*texts.values(), sep="\n\n")
     if found:
         print(*found, sep="\n", file=sys.stderr)
         sys.exit("something was lost, wrong, changed, doubled or missing, or took too long")
-    if full and len(tables) == 2 and len(options.stores) == len(STORES):
-        renew("reliability.md", text, name="jobs")
+    if full and len(options.stores) == len(STORES):
+        if len(tables["jobs"]) == 2:
+            renew("reliability.md", texts["jobs"], name="jobs")
+        if tables["starved"] and len(options.of) == len(SHORTAGES):
+            renew("reliability.md", texts["starved"], name="starved")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -24,9 +25,10 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,7 +47,7 @@ from outlast.work.patience import Terms, terms
 from servers.postgres import Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 APP = "toil"
 HANG = 200.0  # seconds in which nothing at all happens: it hangs
@@ -54,6 +56,7 @@ SHORT = 0.1  # seconds without which any lease is renewed in time
 CHUNK = 50  # that are enqueued at a time
 CONCURRENCY = 16
 TWICE = "to be said twice"
+MAX_ENDED_ALONE = 20  # workers
 _TRIES = 20  # for an answer that is to be lost
 NOW = outlast.RetryPolicy(max_attempts=20, initial_delay=0.01, max_delay=0.1)
 
@@ -80,6 +83,10 @@ class Log:
     def late(self, since: float) -> None:
         """Write that this process did not run since then."""
         self._write(f"late {since:.6f} 0 0")
+
+    def refused(self) -> None:
+        """Write that the system has refused something."""
+        self._write("refused 0 0 0")
 
     def _write(self, text: str) -> None:
         os.write(self._file, f"{text} {os.getpid()} {time.monotonic():.6f}\n".encode())
@@ -108,7 +115,8 @@ def declare(app: outlast.App, folder: Path, log: Log) -> dict[str, Any]:
     def long(n: int) -> list[int]:
         """Still runs when a worker goes on that had it before."""
         log.line("begins")
-        time.sleep(1 + n % 3)
+        with every_descriptor(log) if shortage.leaks else nullcontext():
+            time.sleep(1 + n % 3)
         return result(n)
 
     @app.job(retry=NOW)
@@ -160,18 +168,22 @@ def key_for(n: int) -> str:
     return str(n)
 
 
-def toil(store: str, app: str, folder: str, number: int, ttl: float, concurrency: int, host: str) -> None:
+def toil(
+    store: str, app: str, folder: str, number: int, ttl: float, concurrency: int, host: str, starved: str = ""
+) -> None:
     """
     Work until it is ended, in this process. With a `host`, others take it for a process of another machine, of which nobody
-    can tell at once that it is dead.
+    can tell at once that it is dead. What a worker is `starved` of, the system refuses to it.
     """
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # whatever ends the trial ends this, too
     errors = os.open(f"{folder}/{number}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     if host:
         leases._host = lambda: f"{host}/boot/1"
     log = Log(Path(folder, f"{number}.log"))
+    if starved:
+        starve(starved, number, log)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever ends the trial ends this, too
     threading.Thread(target=_watch, args=(log, ttl / 10), daemon=True).start()
     terms.set(Terms(ttl=ttl))
     home = outlast.App(app, store=store)
@@ -188,6 +200,130 @@ def _watch(log: Log, longest: float) -> None:
         if now - before > longest:
             log.late(before)
         before = now
+
+
+# -- what the system refuses to a worker -------------------------------------------------------------------------------
+
+DESCRIPTORS, THREADS, PROC, HOSTS = "no descriptors", "no threads", "hidden /proc", "equal host names"
+MAX_DESCRIPTORS = 256
+FIRST_UID = 4001
+FIRST_PID_SPACE = "pid:[4026531836]"  # the number of the first PID name space on every Linux machine
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
+_CAPABILITY_VERSION, _CAP_DAC_OVERRIDE = 0x20080522, 1
+_CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+
+
+@dataclass
+class Shortage:
+    """Of this process."""
+
+    leaks: bool = False  # a long job holds all descriptors that are left
+    holds: threading.Lock = field(default_factory=threading.Lock)  # one job at a time does
+    threads: int = 0  # of the pool for jobs, that were to be started
+
+
+shortage = Shortage()
+
+
+def starve(what: str, number: int, log: Log) -> None:
+    """Let this process meet a shortage from now on. Those of /proc and of host names need root. The others are logged."""
+    if what == DESCRIPTORS:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
+        shortage.leaks = True
+    elif what == THREADS:
+        _refuse_threads(log)
+    elif what == PROC:
+        _system("unshare", _CLONE_NEWNS)
+        _mount(b"none", b"/", flags=_MS_REC | _MS_PRIVATE)
+        _mount(b"proc", b"/proc", b"proc", options=b"hidepid=2")
+        _become_user(FIRST_UID + number)
+        if Path("/proc/1").exists():
+            raise RuntimeError("the processes of other users can be seen")
+    elif what == HOSTS:
+        _look_like_another_machine()
+    else:
+        raise ValueError(what)
+
+
+@contextmanager
+def every_descriptor(log: Log) -> Iterator[None]:
+    """Hold all descriptors that are left, unless another job does."""
+    held: list[int] = []
+    alone = shortage.holds.acquire(blocking=False)
+    try:
+        while alone:
+            try:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                log.refused()
+                break
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        if alone:
+            shortage.holds.release()
+
+
+def _refuse_threads(log: Log) -> None:
+    """Refuse the first thread for jobs, and every second one after it, as the system does at its limit."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("outlast-job"):
+            shortage.threads += 1
+            if shortage.threads % 2:
+                log.refused()
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refuse  # type: ignore[method-assign]
+
+
+def _become_user(uid: int) -> None:
+    """Be another user, who can load every module, but can neither see nor signal the processes of other users."""
+    _LIBC.prctl(_PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+    capabilities = 1 << _CAP_DAC_OVERRIDE
+    _system("capset", (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)(capabilities, capabilities))
+    _LIBC.prctl(_PR_SET_DUMPABLE, 1)  # as a service manager's exec would leave it: /proc/self can be read
+
+
+def _look_like_another_machine() -> None:
+    """Have a boot id and process numbers of its own, and the host name and the PID name space that every machine may have."""
+    _system("unshare", _CLONE_NEWNS | _CLONE_NEWPID)
+    if child := os.fork():  # only children are in the new PID name space
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    _mount(b"none", b"/", flags=_MS_REC | _MS_PRIVATE)
+    _mount(b"proc", b"/proc", b"proc")
+    with tempfile.NamedTemporaryFile("w") as boot:
+        boot.write(f"{uuid.uuid4()}\n")
+        boot.flush()
+        _mount(boot.name.encode(), b"/proc/sys/kernel/random/boot_id", flags=_MS_BIND)
+    readlink = Path.readlink
+
+    def read(path: Path) -> Path:
+        return Path(FIRST_PID_SPACE) if str(path) == "/proc/self/ns/pid" else readlink(path)
+
+    Path.readlink = read  # type: ignore[method-assign]
+
+
+def _mount(
+    source: bytes, target: bytes, kind: bytes | None = None, flags: int = 0, options: bytes | None = None
+) -> None:
+    _system("mount", source, target, kind, ctypes.c_ulong(flags), options)
+
+
+def _system(name: str, *args: Any) -> None:
+    if getattr(_LIBC, name)(*args):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 class Toiler:
@@ -260,10 +396,12 @@ class Story(NamedTuple):
 
     ran: list[Ran]
     late: list[tuple[float, float]]
+    refused: int
 
 
 def read_log(path: Path) -> Story:
-    """What ran in a process, and when the machine had no time for it."""
+    """What ran in a process, when the machine had no time for it, and how often the system refused something."""
+    refused = 0
     ran, late = dict[tuple[int, int], Ran](), list[tuple[float, float]]()
     again: list[Ran] = []
     worker = int(path.stem)
@@ -272,6 +410,9 @@ def read_log(path: Path) -> Story:
         if what == "late":
             late.append((float(job), float(at)))
             continue
+        if what == "refused":
+            refused += 1
+            continue
         key = int(job), int(token)
         if what == "begins":
             if key in ran:
@@ -279,7 +420,7 @@ def read_log(path: Path) -> Story:
             ran[key] = Ran(*key[:1], int(number), key[1], worker, float(at))
         else:
             ran[key].ended, ran[key].raised = float(at), what == "raises"
-    return Story([*again, *ran.values()], late)
+    return Story([*again, *ran.values()], late, refused)
 
 
 @dataclass
@@ -294,6 +435,7 @@ class Tally:
     repeated: int = 0  # attempts in flight when something struck, made again
     poisoned: int = 0
     attempts: int = 0  # that were begun
+    refused: int = 0  # descriptors and threads
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, note: str, count: int = 1) -> None:
@@ -440,6 +582,7 @@ class JobTrial:
     stalls: int = 0
     restarts: int = 0
     cuts: int = 0
+    starved: str = ""  # of what
     answers: int = 0  # that are lost: what was committed is said again, and somebody else has the job by then
     ttl: float = FAST
     most: float = 1500.0  # seconds in which it must be over
@@ -519,6 +662,9 @@ class _Trial:
         """From the first job to the last."""
         trial, plan = self._trial, self._plan()
         self._app.store.stats()
+        if trial.starved == PROC:  # each worker is of another user
+            for path in (self._folder, *self._folder.iterdir()):
+                path.chmod(0o777)
         self._enqueue(AHEAD)
         for _ in range(trial.workers):
             self._start()
@@ -608,10 +754,19 @@ class _Trial:
 
     def _start(self) -> None:
         number = len(self._all)
-        # Every second one is of another machine, as far as others can tell.
-        host = f"elsewhere-{number}" if number % 2 else ""
+        # Every second one is of another machine, as far as others can tell. Those that are starved can look at each other.
+        host = f"elsewhere-{number}" if number % 2 and not self._trial.starved else ""
         place = min({*range(self._trial.workers)} - {worker.place for worker in self._workers})
-        args = (self._by(place), APP, str(self._folder), number, self._trial.ttl, CONCURRENCY, host)
+        args = (
+            self._by(place),
+            APP,
+            str(self._folder),
+            number,
+            self._trial.ttl,
+            CONCURRENCY,
+            host,
+            self._trial.starved,
+        )
         worker = Toiler(number, lambda: args)
         worker.place = place
         self._all.append(worker)
@@ -622,6 +777,8 @@ class _Trial:
             if not worker.living:
                 self._ended_alone.append(f"worker {worker.number} ended by itself: {self._errors(worker)}")
                 self._workers.remove(worker)
+                if len(self._ended_alone) > MAX_ENDED_ALONE:
+                    raise RuntimeError(f"workers do not start: {self._ended_alone[-1]}")
                 self._start()
 
     def _errors(self, worker: Toiler) -> str:
@@ -826,6 +983,7 @@ class _Trial:
             attempts.setdefault(job, []).append(Attempt(number, token, outcome, recorded))
         ran = [one for story in stories.values() for one in story.ran]
         tally = account(range(self._asked), jobs, attempts, ran, struck)
+        tally.refused = sum(story.refused for story in stories.values())
         for note in self._changes:
             tally.add("changed", note)
         for note in self._ended_alone:

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CALM = Struck(frozenset(), {}, [], ttl=4.0)
 _SHORT = {"jobs": 250, "workers": 2, "kills": 6, "stalls": 1, "restarts": 1, "cuts": 2, "answers": 1}
 
+SHORTAGES = ["no descriptors", "hidden /proc", "equal host names"]
+
 
 @pytest.mark.failure(1, 3, 8, 10, 15, 16, 21, 22, 35)
 @pytest.mark.timeout(600)
@@ -25,13 +27,32 @@ def test_nothing_is_lost_wrong_or_doubled_whatever_strikes_workers(store):
         command += [f"--{name}", str(number)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
-    (row,) = (dict(zip(head, row, strict=True)) for row in rows)
+    (row,) = rows_of(done.stdout)
     wanted = ("6", "1", "1", "2", "1") if store == "postgres" else ("6", "1", "0", "0", "0")
     assert tuple(row[name] for name in ("kills", "stalls", "restarts", "cuts", "lost answers")) == wanted
     assert {row[name] for name in ("lost", "wrong", "changed", "doubled", "missing")} == {"0"}
     assert int(row["attempts begun"].replace(",", "")) >= _SHORT["jobs"]
     assert int(row["begun again after a fault"].replace(",", "")) > 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_starved_worker_takes_no_job_from_a_live_one(store):
+    """S1-20, C-22: two workers without descriptors, that cannot see each other's processes, or share a host name."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "chaos_jobs.py"), "--only", "starved", "--stores", store]
+    command += ["--starved", "200", "--of", *SHORTAGES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = rows_of(done.stdout)
+    assert [row["workers have"] for row in rows] == SHORTAGES
+    zero = ("lost", "wrong", "changed", "doubled", "missing", "poison")
+    assert [row for row in rows if any(row[name] != "0" for name in zero)] == []
+    assert [int(row["refused"]) > 0 for row in rows] == [what.startswith("no ") for what in SHORTAGES]
+
+
+def rows_of(table):
+    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def test_what_is_lost_wrong_doubled_or_missing_is_counted():
@@ -92,10 +113,10 @@ def test_the_log_of_a_process_that_was_killed_is_read(tmp_path):
     log = tmp_path / "7.log"
     log.write_text(
         "begins 1 1 1 99 1.5\nbegins 2 3 4 99 1.6\nraises 2 3 4 99 1.7\nlate 2.0 0 0 99 3.5\n"
-        "begins 5 1 1 99 4.0\nends 5 1 1 99 4.5\nbegins 5 1 1 99 5.0\n"
+        "refused 0 0 0 99 3.6\nbegins 5 1 1 99 4.0\nends 5 1 1 99 4.5\nbegins 5 1 1 99 5.0\n"
     )
-    ran, late = read_log(log)
-    assert late == [(2.0, 3.5)]
+    ran, late, refused = read_log(log)
+    assert (late, refused) == ([(2.0, 3.5)], 1)
     assert ran == [
         Ran(5, 1, 1, 7, 4.0, 4.5),
         Ran(1, 1, 1, 7, 1.5),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import sys
 import threading
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import pytest
 
+import forked
 from outlast import classify
 from outlast.store import Store, StoreError, StoreUnavailable, open_store
 from outlast.store.database import lock_patience
@@ -29,6 +31,43 @@ def transient(error, *classes):
     assert classify(error).category == "transient"
     assert classify(error).error_class in classes
     return True
+
+
+# -- no descriptors --------------------------------------------------------------------------------------------------------
+
+LEAKING = """
+import os, resource, sys, threading
+from outlast.store import StoreUnavailable, open_store
+store = open_store(sys.argv[1])
+store.stats()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+
+def read():
+    try:
+        store.stats()
+    except StoreUnavailable as error:
+        print(error)
+
+with store._database.reading():  # its connection is in use, so that another thread needs a new one
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+for descriptor in held:
+    os.close(descriptor)
+store.stats()
+"""
+
+
+def test_a_store_that_cannot_be_opened_without_descriptors_is_tried_again(tmp_path):
+    """Code that leaks descriptors does not end its worker: the store is unavailable until some are free."""
+    done = forked.run([sys.executable, "-c", LEAKING, str(tmp_path / "s.db")], check=True)
+    assert "probably no file descriptor is left. Look for code that leaks files or sockets" in done.stdout
 
 
 # -- a full disk -----------------------------------------------------------------------------------------------------------

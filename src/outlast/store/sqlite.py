@@ -186,6 +186,10 @@ class Sqlite(Database):
             return self._locked(self._patience)
         if code == sqlite3.SQLITE_NOTADB:
             return StoreRefused(f"expected {self.path} to be a SQLite database, got: a file of another kind.")
+        if code == sqlite3.SQLITE_CANTOPEN and os.access(self.path, os.R_OK | os.W_OK):
+            # This program may open the file, and cannot open any.
+            message = f"the store {self.path} could not be opened: probably no file descriptor is left."
+            return StoreUnavailable(f"{message} Look for code that leaks files or sockets, or raise `ulimit -n`.")
         way_out = "Make room on that disk; nothing was written by halves." if code == sqlite3.SQLITE_FULL else ""
         return fault(f"the store {self.path} failed", error, way_out=way_out)
 
