@@ -103,7 +103,9 @@ def test_a_command_loads_its_own_room_alone(tmp_path):
         done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
         loaded = set(done.stderr.split())
         rooms = {"classify", "options", "output"} if words[0] == "classify" else set()
-        rooms = {"outlast.cli", "outlast.cli.commands"} | {f"outlast.cli.{room}" for room in rooms}
+        rooms = {"outlast.cli", "outlast.cli.commands", "outlast.cli.streams"} | {
+            f"outlast.cli.{room}" for room in rooms
+        }
         assert {name for name in loaded if name.startswith("outlast.cli")} == rooms
         assert (
             loaded & {"outlast.store", "outlast.pipeline", "outlast.jobs", "outlast.spec", "outlast.components"}

@@ -569,14 +569,14 @@ def test_full_disk_is_told_in_a_line(line, flow):
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         command = [sys.executable, "-m", "outlast.cli", *line.split()]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LONG, check=False)
-    assert (done.returncode, done.stderr) == (1, f"cannot write: {os.strerror(errno.ENOSPC)}\n")
+    assert (done.returncode, done.stderr) == (1, f"Cannot write to standard output: {os.strerror(errno.ENOSPC)}.\n")
 
 
 def test_document_that_cannot_be_written_is_no_success(flow):
     """C-01: standard output is closed."""
     shell = f"{shlex.quote(sys.executable)} -m outlast.cli compile --json f.yaml >&-"
     done = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, timeout=LONG, check=False)
-    assert (done.returncode, done.stderr) == (1, f"standard output: {os.strerror(errno.EBADF)}\n")
+    assert (done.returncode, done.stderr) == (1, f"Cannot write to standard output: {os.strerror(errno.EBADF)}.\n")
 
 
 def test_wide_graph_is_listed_and_not_drawn(flow):

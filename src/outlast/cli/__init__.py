@@ -4,7 +4,6 @@ The command line: ``outlast``. Needs the extra ``cli``; without it, says so.
 
 from __future__ import annotations
 
-import io
 import sys
 
 
@@ -13,13 +12,22 @@ def main() -> None:
     Run the command line. Ctrl-C while it is still loading is no error of the program: no traceback, and the exit code
     of every Ctrl-C.
     """
+    from outlast.cli.streams import open_streams, settled
+
+    open_streams(sys.argv[1:])
     try:
         _main()
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        code = 130
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else 0
+    else:
+        code = 0
+    raise SystemExit(settled(code))
 
 
 def _main() -> None:
+    from outlast.cli.streams import output_is_lost
     from outlast.errors import ConfigurationError, OutlastError
     from outlast.kernel.redact import harmless
 
@@ -32,10 +40,6 @@ def _main() -> None:
             raise
         sys.stderr.write("The command line needs an extra: pip install 'outlast[cli]'\n")
         raise SystemExit(2) from None
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a line or an accent gets a question mark, and no traceback.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
     try:
         app()
     except ConfigurationError as wrong:
@@ -45,25 +49,19 @@ def _main() -> None:
         sys.stderr.write(f"{harmless(str(failed), lines=True)}\n")
         raise SystemExit(1) from None
     except OSError as failed:
-        where = failed.filename if failed.filename is not None else _unwritable(failed)
-        if where is None:
-            raise
-        sys.stderr.write(harmless(f"{where}: {failed.strerror}") + "\n")
+        if not output_is_lost():
+            where = failed.filename if failed.filename is not None else _unwritable(failed)
+            if where is None:
+                raise
+            sys.stderr.write(harmless(f"{where}: {failed.strerror}") + "\n")
         raise SystemExit(1) from None
 
 
 def _unwritable(failed: OSError) -> str | None:
-    """What a command prints could not be written, to a full disk or a closed file: that error has no name in it."""
+    """A file that could not be written, on a full disk for example: that error has no name in it."""
     import errno
 
-    if failed.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
-        return None
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        # Or it would fail once more at the end, with a traceback.
-        sys.stdout = None
-    return "cannot write"
+    return "cannot write" if failed.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO) else None
 
 
 def __getattr__(name: str) -> object:

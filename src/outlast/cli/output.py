@@ -4,7 +4,6 @@ How commands speak: tables for people, one JSON document for programs, complaint
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import sys
@@ -107,9 +106,7 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def print_document(text: str) -> None:
-    """What a program reads. Without a place to write it to nothing has been done, and that is no success."""
-    if sys.stdout is None:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
+    """What a program reads."""
     typer.echo(text)
 
 

@@ -22,6 +22,7 @@ import typer
 from outlast.cli.options import AppName, AsJson, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import Code, hint, moment, print_json, refuse, say
 from outlast.cli.stores import named_by, stored_at, tell_masked, way_out
+from outlast.cli.streams import settled
 from outlast.display.watch import Lines, Terminal, Watching, in_terminal
 from outlast.display.worker import WorkerNow, lines, picture
 from outlast.errors import ConfigurationError
@@ -233,10 +234,7 @@ def _leave(code: Code) -> NoReturn:
     for one in others:
         one.join(max(0.0, until - REAL.clock.monotonic()))
     atexit._run_exitfuncs()  # noqa: SLF001 - what is done at every end, except for the wait
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # there is none, or nobody reads it
-            stream.flush()
-    os._exit(code)
+    os._exit(settled(code))
 
 
 def _queues(given: Sequence[str], concurrency: int, problems: list[str]) -> dict[str, int]:
