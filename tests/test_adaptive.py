@@ -50,6 +50,15 @@ def test_a_limit_follows_what_its_retries_came_to():
     assert limit(5, (3, 100, 1)) == 2
     assert limit(5, (1, 100, 0), (2, 100, 0)) == 1
     assert limit(5, (1, 100, 0), rule=AdaptiveLimits(least=3)) == 3
+    assert (
+        limit(2, (1, 100, 0), rule=AdaptiveLimits(least=3)) == 2
+    )  # set below the bounds: neither raised without a reason
+    assert limit(3, (1, 100, 0), rule=AdaptiveLimits(least=3)) == 3
+    assert limit(2, (2, 100, 90), rule=AdaptiveLimits(least=4)) == 3  # nor in one step
+    assert limit(6, (6, 100, 90)) == 7
+    assert (
+        limit(8, (1, 100, 0), rule=AdaptiveLimits(least=3)) == 3
+    )  # from above the bounds it is pulled in as any other
     assert limit(0, (1, 100, 100)) == 0
     assert rule.limits({"network": 3}, [RetryRecord("database", 1, 100, 0)]) == {"network": 3}
     with pytest.raises(outlast.ConfigurationError) as wrong:

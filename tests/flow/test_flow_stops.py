@@ -15,6 +15,7 @@ import outlast
 from held_flows import FUNCTIONS, notes, running
 from labor import stop, wait_until
 from outlast.store.records import from_us
+from stores import sql
 
 TWO = """\
 name: two
@@ -226,6 +227,41 @@ def test_a_second_signal_does_not_wait_for_what_runs(held, app):
     touch(held, "go second")
     result = flow.run(run_key="a", app=app)
     assert (result.status, notes(held.root).count("begins second")) == ("completed", 2)
+
+
+FAILS_FIRST = """
+def fails_first(name):
+    if not (HERE / "dropped").exists():
+        (HERE / "dropped").touch()
+        drop()
+    return hold(name)
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["interrupted twice", "killed"])
+def test_a_step_without_an_end_has_its_whole_total_time_again(held, sqlite_app, how):
+    """C-19: however its attempt was cut short, and however much later the run is resumed. Crashes have a bound of their own."""
+    app = sqlite_app
+    held.functions(FUNCTIONS + FAILS_FIRST)
+    more = "\n    timeout: {total_ms: 60000}\n    retry: {max_attempts: 5, initial_delay_ms: 1}"
+    text = TWO.replace('hold", args: {name: second}}', 'fails_first", args: {name: second}}' + more)
+    flow = held.load(text)
+    with running(app, held.root) as process:
+        wait_until(lambda: "begins second" in notes(held.root), "the second step has begun")
+        for _ in range(2) if how == "interrupted twice" else ():
+            os.kill(process.pid, signal.SIGINT)
+            wait_until(lambda: heard(process.pid), "the signal has come")
+        if how == "killed":
+            process.kill()
+        process.communicate()
+    number = app.store.find_run("two", "a").number
+    began = "update outlast_flow_steps set began = began - 100000000 where run = ? and step = 'second'"
+    assert sql(app.store, began, number) == 1  # a hundred seconds later
+    touch(held, "go second")
+    result = flow.run(run_key="a", app=app)
+    ended = {"interrupted twice": "released", "killed": "crashed"}[how]
+    assert [one.outcome for one in result["second"].attempts] == ["failed", ended, "succeeded"]
 
 
 WAITS = """\

@@ -277,6 +277,20 @@ def test_a_long_wait_gives_the_worker_back(app, trip):
     assert (trip.notes, handle.attempts) == (["book", "pay", "pay", "send"], 1)
 
 
+def test_the_total_timeout_of_a_step_counts_across_the_attempts_of_its_job(app, trip):
+    """C-19: a step that waits in the queue has only the rest of its total afterwards. After a failed attempt of its job it has all of it."""
+    trip.plays(pay="reset reset reset ok")
+    retry = (
+        "{max_attempts: 5, initial_delay_ms: 60000, max_delay_ms: 60000, jitter: 0}\n    timeout: {total_ms: 100000}"
+    )
+    handle = trip.load(retry=retry).enqueue(app=app, run_key="monday")
+    outlast.testing.work(app)
+    assert trip.notes == ["book", "pay", "pay", "pay", "pay", "send"]
+    assert (handle.status, outcomes(handle)) == ("succeeded", ["snoozed", "failed", "snoozed", "succeeded"])
+    pay = [one.stop_reason for one in app.store.step_attempts(trip.run(app, "monday").number) if one.step == "pay"]
+    assert pay == [None, "total_timeout", None, None]
+
+
 def test_a_long_wait_while_undoing_gives_the_worker_back_too(app, trip):
     """C-11: what undoes a step waits in the queue as well, and the job fails when that is over."""
     trip.plays(pay="value", unbook="reset ok")

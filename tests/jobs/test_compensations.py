@@ -936,6 +936,30 @@ def test_three_crashes_are_the_end_of_a_compensation(app):
     assert DONE == [("undo", "a")]
     (letter,) = [one for one in app.dead_letters.find() if one.kind == "compensation"]
     assert (rows[1].attempts, letter.attempts) == (0, 3)  # called three times, and none of them has come to an end
+    app.jobs.undo(handle.id)  # it begins anew: another crash is the first one
+    hands = Hands(app)
+    job = claim_undoing(app, hands)
+    assert app.store.begin_compensation(hands.lease, job.id, job.token, 2, attempt=1)
+    app.store.drop_lease(hands.lease)
+    app.store.sweep(lambda _: False, lambda _: None)
+    work(app)
+    row = handle.compensations()[1]
+    assert (row.status, row.crashes, row.attempts, DONE) == ("completed", 1, 1, [("undo", "a"), ("undo", "b")])
+
+
+def test_a_compensation_that_is_asked_for_again_has_all_its_attempts(app):
+    """`jobs undo` after the last attempt: another transient failure is not the end."""
+    _, _, handle = claimed_for_undoing(app, "a")
+    app.store.sweep(lambda _: True, lambda _: None)
+    BROKEN["a"] = [ConnectionError("away")] * undoing.POLICY.max_attempts
+    work(app)
+    (row,) = handle.compensations()
+    assert (row.status, row.attempts, row.stop_reason) == ("failed", undoing.POLICY.max_attempts, "exhausted")
+    BROKEN["a"] = [ConnectionError("away")]
+    app.jobs.undo(handle.id)
+    work(app)
+    (row,) = handle.compensations()
+    assert (row.status, row.attempts, handle.compensation) == ("completed", 2, "completed")
 
 
 @pytest.mark.timeout(300)
@@ -1284,6 +1308,9 @@ def test_a_function_that_is_gone_is_waited_for_a_day(sqlite_app):
         sql(app.store, f"select ended - registered from outlast_compensations where app = '{app.name}'")[0][0] / 1e6
     )
     assert waited == pytest.approx(15_330 + 5 * 14_400, rel=0.01)
+    app.jobs.undo(handle.id)  # for another day
+    app.work(until_idle=True)
+    assert handle.compensations()[0].status == "pending"
 
 
 def test_what_waits_for_its_function_is_undone_at_once_when_somebody_asks(sqlite_app):

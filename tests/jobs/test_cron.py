@@ -254,6 +254,27 @@ def test_the_worker_that_began_last_says_what_counts():
     assert stepped(older, T + 20 * MINUTE, hourly, began_us=T + MINUTE).row.expression == hourly.expression
 
 
+def test_of_two_workers_that_began_in_the_same_instant_one_counts():
+    """Else each would replace the schedule of the other at every look, and no tick would ever come due."""
+    hourly = Schedule("30 * * * *")
+    assert stepped(row(), T + MINUTE, hourly, began_us=T) is None
+    assert stepped(row(), T + MINUTE, hourly, began_us=T + 1).row.expression == hourly.expression
+    stale = T + 5 * MINUTE  # the owner of the schedule was last seen five minutes ago
+    assert stepped(row(), stale - 1, hourly, began_us=T) is None
+    assert stepped(row(), stale, hourly, began_us=T).row.expression == hourly.expression
+
+
+@pytest.mark.parametrize("unreadable", [{"expression": "every now and then"}, {"timezone": "Mars/Olympus"}])
+def test_a_schedule_that_replaces_an_unreadable_one_keeps_its_waiting_job(unreadable):
+    """The job of the last tick has not begun: it stands for the next tick, too, and the ticks before are known."""
+    old = row(job=7, tick_us=T + 5 * MINUTE, **unreadable)
+    done = stepped(old, T + 7 * MINUTE, began_us=T + MINUTE, waits=True)
+    assert (done.tick_us, done.row.job, done.row.tick_us) == (None, 7, T + 5 * MINUTE)
+    assert (done.row.expression, done.row.timezone) == (EVERY.expression, EVERY.timezone)
+    readable = stepped(row(job=7, tick_us=T + 5 * MINUTE), T + 7 * MINUTE, Schedule("30 * * * *"), began_us=T + MINUTE)
+    assert (readable.row.job, readable.row.tick_us) == (7, T + 5 * MINUTE)
+
+
 def test_an_expression_that_nobody_can_read_any_more_is_replaced():
     done = stepped(row(expression="every now and then"), T + 10 * MINUTE, EVERY, began_us=T + 10 * MINUTE)
     assert (done.tick_us, done.row.expression) == (None, EVERY.expression)

@@ -134,6 +134,17 @@ def test_what_an_inner_retry_gave_up_on_goes_back_to_the_queue():
     )
 
 
+def test_a_decorrelated_wait_grows_from_the_wait_before():
+    """D-5: at most three times the previous delay, also if the previous worker was lost."""
+    policy = outlast.RetryPolicy(max_attempts=9, initial_delay=1.0, max_delay=None, jitter="decorrelated")
+    for previous_us, longest in ((2_000_000, 6.0), (40_000_000, 120.0)):
+        again = job(attempts=2, previous_us=previous_us)
+        ends = [failed(again, TimeoutError(), policy, WHEN, ending(roll=roll)) for roll in (0.0, 1.0)]
+        assert [end.delay_us / 1e6 for end in ends] == [1.0, longest]
+        rescue = after_crash(orphan(attempts=2, crashes=2, previous_us=previous_us), policy, roll=1.0, letter="c" * 32)
+        assert rescue.delay_us / 1e6 == longest
+
+
 def test_what_may_have_been_done_is_not_done_twice():
     end = failed(job(), TimeoutError(), POLICY, WHEN, ending(gave_up="ambiguous"))
     assert shape(end) == ("failed", "failed", 0.0, True, "ambiguous")

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import prometheus_client
 import pytest
@@ -112,6 +113,43 @@ def test_the_context_of_a_job(app):
     assert left == [60.0, 60.0]
     assert tuple(other.result()[:3]) == (other.id, 1, 3)
     assert other.result()[3] != seen[0].idempotency_key
+
+
+def test_the_total_timeout_of_a_job_counts_all_its_attempts(app):
+    """C-19: from the first claim on, with the waits. A requeue begins a new total."""
+    seen = []
+
+    @app.job(
+        retry=outlast.RetryPolicy(max_attempts=9, delays=(60.0,), jitter=0),
+        guard=outlast.Guard(retry=None, total_timeout=100),
+    )
+    def away() -> None:
+        seen.append(round(outlast.current().remaining()))
+        raise ConnectionResetError("away")
+
+    handle = away.enqueue()
+    work(app)
+    assert (seen, handle.status, handle.history()[-1].stop_reason) == ([100, 40], "failed", "total_timeout")
+    app.jobs.requeue(handle.id)
+    work(app)
+    assert (seen, handle.history()[-1].stop_reason) == ([100, 40, 100, 40], "total_timeout")
+
+
+def test_a_decorrelated_wait_of_a_job_grows_from_its_own_record(app):
+    """D-5: each delay is read back from the store, in seconds, before the next one is drawn from it."""
+    policy = outlast.RetryPolicy(max_attempts=40, initial_delay=1.0, max_delay=None, jitter="decorrelated")
+
+    @app.job(retry=policy)
+    def away() -> None:
+        raise ConnectionResetError("away")
+
+    handle = away.enqueue()
+    with virtual_time(seed=3):
+        work(app)
+    began = [row.started_at for row in handle.history()]
+    waits = [(later - earlier).total_seconds() for earlier, later in pairwise(began)]
+    assert (len(waits), max(waits) > 100) == (39, True)
+    assert [wait for before, wait in pairwise(waits) if wait > 3 * before + 2] == []
 
 
 @pytest.mark.parametrize("together", [True, False])

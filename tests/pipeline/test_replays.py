@@ -51,7 +51,7 @@ class Mill:
                 raise ValueError(f"cannot grind {n}")
             return {"n": n}
 
-        self.pipeline = outlast.Pipeline(name, clean, grind, app=app, failure_budget=1.0, **options)
+        self.pipeline = outlast.Pipeline(name, clean, grind, app=app, **{"failure_budget": 1.0} | options)
 
     def fail(self, numbers, *, bad, run_key="k", sink=None):
         """Run these, of which some fail; then the cause is gone."""
@@ -495,6 +495,19 @@ def test_letters_that_cannot_be_tried_say_nothing_about_the_canary(app, tmp_path
     again = mill.pipeline.reprocess(canary=canary, run_key="mend", check=False)
     assert again.why.startswith("5 of 10 items succeeded, 5 were not tried. Nothing was tried now: ")
     assert len(mill.seen) == 5
+
+
+def test_letters_that_cannot_be_tried_spend_no_failure_budget(app, tmp_path):
+    """They say nothing about the service: neither their share nor fifty in a row with one reason stop the others."""
+    mill = Mill(app)
+    mill.fail(range(70), bad=[n for n in range(70) if n % 10], run_key="a", sink=tmp_path / "a.jsonl")
+    mill.fail(range(100, 106), bad=range(100, 105), run_key="b", sink=tmp_path / "b.jsonl")
+    (tmp_path / "a.jsonl").unlink()
+    strict = Mill(app, failure_budget=0.0, failure_check_interval=1)
+    result = strict.pipeline.reprocess(check=False)
+    assert sorted(strict.seen) == [100, 101, 102, 103, 104]
+    assert (result.reason, result.counts.succeeded, result.counts.dlq) == ("low_success_rate", 5, 63)
+    assert rows_of(tmp_path / "b.jsonl") == [100, 101, 102, 103, 104, 105]
 
 
 def test_a_replay_that_is_paused_counts_the_untried_that_have_ended(sqlite_app, tmp_path, monkeypatch):

@@ -383,6 +383,25 @@ def test_a_spend_limit_stops_reading():
     assert "10 usd" in result.why
 
 
+@pytest.mark.parametrize("how", ["stop", "dlq", "collect"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_fatal_error_is_the_reason_with_every_on_item_error(sqlite_app, how, batched):
+    """C-17, S3-32: also with "stop", where a plain error would be the reason."""
+
+    def check(item):
+        if item == 5:
+            raise outlast.PermanentFailure("no credit left", error_class="quota_exhausted")
+        return item
+
+    def check_all(items):
+        return [check(item) for item in items]
+
+    work = outlast.stage(batch=1)(check_all) if batched else outlast.stage(check)
+    result = outlast.Pipeline("p", work, app=sqlite_app).run(range(10), on_item_error=how, check=False)
+    assert (result.status, result.reason) == ("failed", "fatal_error")
+    assert "no credit left" in result.why
+
+
 @pytest.mark.parametrize(("how", "statuses"), [("collect", {"failed"}), ("stop", {"dlq"})])
 def test_on_item_error_collects_or_stops(how, statuses, app):
     """C-17: collect keeps errors on items and makes no dead letters; stop reads nothing after the first failure."""

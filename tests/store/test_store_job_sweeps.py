@@ -114,6 +114,31 @@ def test_a_held_job_is_released_when_its_thread_has_ended(store):
         store.release_held(lease, [(second, 1)])
 
 
+@pytest.mark.parametrize("way", ["its code ends", "its worker dies", "its time comes", "it is given back"])
+def test_a_job_with_two_crashes_stays_alone_by_every_way_back(store, way):
+    """D-16: a third crash would be poison, so nothing else may run beside it."""
+    (number,) = enqueued(store)
+    for owner in ("gone", "gone too"):
+        claimed(store, worker(store, owner=owner))
+        rescued(store, owner)
+    last, later = worker(store, owner="last"), {"ahead_us": 30 * SECOND}
+    assert claimed(store, last, 5, **later) == []
+    (job,) = claimed(store, last, 5, alone=True, **later)
+    assert job.crashes == 2
+    if way == "its code ends":
+        finished(store, last, end(job, "held", delay_us=0))
+        store.release_held(last, [(number, job.token)])
+    elif way == "its worker dies":
+        finished(store, last, end(job, "held", delay_us=0))
+        assert rescued(store, "last") == [(number, "alone")]
+    elif way == "its time comes":
+        finished(store, last, end(job, "waiting", delay_us=60 * SECOND))
+        assert claimed(store, worker(store), 5, ahead_us=120 * SECOND) == []
+    else:
+        finished(store, last, end(job, "alone", "released"))
+    assert store.job(number).state == "alone"
+
+
 def test_a_sweep_cancels_what_somebody_wanted_cancelled(store):
     """Nobody is asked what becomes of it; the crash is on record."""
     (number,) = enqueued(store)
