@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time as real_time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -768,3 +768,86 @@ def test_a_run_takes_the_key_of_its_items_its_own_and_a_sink(tmp_path):
     first = story()
     assert first[:4] == ("today", "7", 2, "\"fake {'id': 7}\"\n")
     assert story() == first
+
+
+# --- stores in virtual time ---
+
+
+def tens(factor: int = 10):
+    """A pipeline without an app, so that no program says where its store is."""
+
+    @outlast.stage
+    def multiply(number: int) -> int:
+        return factor * number
+
+    return outlast.Pipeline("tens", multiply)
+
+
+def test_tests_of_one_pipeline_do_not_see_each_others_items(tmp_path, monkeypatch):
+    """D-43: each scope of virtual time has a temporary store, so a changed stage is called in the next test run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OUTLAST_STORE", raising=False)
+    found = []
+    for factor, items in ((10, [1, 2, 3]), (10, [10, 20]), (30, [1, 2, 3])):
+        with virtual_time(seed=0):
+            result = tens(factor).run(items)
+            again = tens(factor).run([*items, 5], run_key=result.run_key)
+            found.append((sorted(result.outputs()), again.counts.total, result.id))
+    assert [outputs for outputs, _, _ in found] == [[10, 20, 30, 50], [50, 100, 200], [30, 60, 90, 150]]
+    assert [total for _, total, _ in found] == [4, 3, 4]  # within a scope there is one store
+    assert len({id_ for _, _, id_ in found}) == 1  # the same from the seed each time
+    assert not (tmp_path / ".outlast").exists()
+
+
+def test_scopes_inside_of_another_one_use_its_store(tmp_path, monkeypatch):
+    """D-43: what a fixture's scope has enqueued, the test's own scope finds; handles still answer afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OUTLAST_STORE", raising=False)
+    app = outlast.App("nested")
+
+    @app.job
+    def double(number: int) -> int:
+        return 2 * number
+
+    with virtual_time(seed=1):
+        job = double.enqueue(21)
+        with virtual_time(), disabled():
+            assert outlast.testing.work(app).succeeded == 1
+    assert (job.result(), [*app.jobs.find()], (tmp_path / ".outlast").exists()) == (42, [], True)
+
+
+@pytest.mark.parametrize("named", ["argument", "environment", "temporary_store"])
+def test_a_store_that_the_test_names_is_kept_and_no_run_resumes_another(tmp_path, monkeypatch, named):
+    """D-43: the same seed gives runs without a key, dead letters and events of their own in one store."""
+    address = f"sqlite:///{tmp_path / 'kept.db'}"
+    monkeypatch.delenv("OUTLAST_STORE", raising=False)
+    if named == "environment":
+        monkeypatch.setenv("OUTLAST_STORE", address)
+    app = outlast.App("kept", store=address if named == "argument" else None)
+
+    @outlast.stage(retry=None)
+    def refuse_odd(number: int) -> int:
+        if number % 2:
+            raise ValueError("odd")
+        return number
+
+    numbers = outlast.Pipeline("numbers", refuse_odd, app=app)
+
+    @app.job(retry=None)
+    def fail() -> None:
+        raise ValueError("no")
+
+    found = []
+    for items in ([1, 2], [3, 4, 6]):
+        kept = outlast.testing.temporary_store(app, store=address) if named == "temporary_store" else nullcontext()
+        with virtual_time(seed=1), kept:
+            result = numbers.run(items, check=False)
+            resumed = numbers.run([*items, 8], run_key="day", check=False)
+            job = fail.enqueue()
+            outlast.testing.work(app)
+            found.append((result, resumed, job.status))
+            letters = len(app.store.letter_owners())
+    assert [sorted(result.outputs()) for result, _, _ in found] == [[2], [4, 6]]
+    assert [resumed.counts.total for _, resumed, _ in found] == [3, 6]  # a key that the test gives means the same run
+    assert ([status for _, _, status in found], letters) == (["failed", "failed"], 6)
+    assert len({result.id for result, _, _ in found} | {resumed.id for _, resumed, _ in found}) == 3

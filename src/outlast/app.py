@@ -84,7 +84,14 @@ class App(Home):
                     'Use outlast.Secret.env("NAME"): a value does not belong into code.',
                 )
         check.raise_if_any()
-        super().__init__(name, url, seal=seal, retention_days=days, dead_letter_threshold=dead_letter_threshold)
+        super().__init__(
+            name,
+            url,
+            seal=seal,
+            retention_days=days,
+            dead_letter_threshold=dead_letter_threshold,
+            names_store=store is not None or bool(os.environ.get("OUTLAST_STORE")),
+        )
         self.secrets = tuple(secrets)
         for secret in self.secrets:
             remember_variable(secret.variable)  # one that is not set yet is looked up whenever something goes out

@@ -14,6 +14,7 @@ import outlast
 from forked import Forked
 from labor import Beside, laborer, outcomes, wait_until
 from outlast.jobs.own import FLOW
+from outlast.kernel.clock import REAL
 from outlast.testing import capture_events, virtual_time
 
 FUNCTIONS = '''
@@ -905,3 +906,37 @@ def test_what_the_steps_of_its_run_have_kept_can_be_read_from_the_job(app, proje
     assert b"many" in raw
     with pytest.raises(LookupError, match=r"has kept no 'raw' of attempt 2. It has kept: check raw."):
         job.artifact("raw", attempt=2)
+
+
+# -- run keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_flow_without_a_run_key_does_its_own_work(trip, app):
+    """D-43: flows that are enqueued in the same second share no run, so no job succeeds for the work of another."""
+    flow = trip.load(
+        text='name: trip\nsteps:\n  - {id: send, component: python, config: {call: "MODULE:send"}, idempotent: true}\n'
+    )
+    jobs = [flow.enqueue(app=app) for _ in range(40)]
+    with virtual_time(seed=1):
+        jobs += [flow.enqueue(app=app) for _ in range(3)]
+        direct = flow.run(app=app)
+    with virtual_time(seed=1):
+        jobs += [flow.enqueue(app=app) for _ in range(3)]
+        again = flow.run(app=app)
+    app.work(until_idle=True)
+    assert {job.status for job in jobs} == {"succeeded"}
+    keys = [job.result().run_key for job in jobs] + [direct.run_key, again.run_key]
+    assert (len({*keys}), len(trip.notes)) == (48, 48)
+    assert {len(key) for key in keys} == {32}
+
+
+def test_a_generated_key_that_is_stored_is_a_defect(trip, app, monkeypatch):
+    """D-43: Outlast refuses to continue a run because of a key that it has generated itself."""
+    monkeypatch.setattr(REAL.ids, "new", lambda: "0" * 32)
+    flow, stage = trip.load(), outlast.stage(lambda item: item)
+    pipeline = outlast.Pipeline("twice", stage, app=app)
+    with virtual_time(seed=1):
+        assert (flow.run(app=app).status, pipeline.run([1]).status) == ("completed", "completed")
+        for run in (lambda: flow.run(app=app), lambda: pipeline.run([2])):
+            with pytest.raises(RuntimeError, match="belongs to a stored run"):
+                run()

@@ -18,7 +18,6 @@ from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, s
 from outlast.cli.stores import opened, stored_at
 from outlast.cli.targets import PIPELINE, is_flow, loaded
 from outlast.errors import ConfigurationError
-from outlast.kernel.clock import here
 from outlast.kernel.redact import mask
 from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, result_of
 from outlast.report.views import Views, run_document, slots_document
@@ -178,12 +177,11 @@ def run(
     pipeline = loaded(target, PIPELINE, store, problems)
     if problems or pipeline is None:
         refuse(*problems)
-    key = run_key or _new_key()
     command = {
         "target": target,
         **read,
         "output": sink,
-        "run_key": key,
+        "run_key": run_key,
         "item_key": item_key,
         "on_item_error": on_item_error,
         "on_change": on_change,
@@ -497,10 +495,6 @@ def _wrong_output(sink: str | None) -> list[str]:
     return problems
 
 
-def _new_key() -> str:
-    return here.get().clock.now().strftime("%Y-%m-%dT%H-%M-%S-") + here.get().ids.new()[:4]
-
-
 def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | None, str | None]:
     """
     The command that goes on with a run, None if there is none that can; and the one that does the letters of a replay
@@ -557,16 +551,18 @@ def _started(
     from outlast.components import expected_items
 
     def started(view: RunView) -> None:
-        _record(Views(pipeline.app.store), view.id, command)
+        _record(Views(pipeline.app.store), view.id, command | {"run_key": view.run_key})
 
-    how = None if as_json else way_to_show(wanted=progress)
-    source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
+    how, output = None if as_json else way_to_show(wanted=progress), command.get("output")
+    source, key = _files(command), command["run_key"]
+    # A run with a generated key is new: no other run's table has its columns.
+    sink = (_table(output) or output) if key is None else _sink(output, pipeline, key)
     expected = expected_items(source) if how else lambda: None
     with waits_said(), watching(how, expected, started, of=pipeline) as watch:
         result, signalled = ended(
             lambda: pipeline.run(
                 source,
-                run_key=command["run_key"],
+                run_key=key,
                 item_key=command.get("item_key"),
                 sink=sink,
                 on_item_error=command.get("on_item_error") or "dlq",

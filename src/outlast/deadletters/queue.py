@@ -16,7 +16,7 @@ from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, NothingToReplay, as_groups
 from outlast.deadletters.requeueing import requeue
 from outlast.errors import ConfigurationError
-from outlast.kernel.clock import here
+from outlast.kernel.clock import REAL, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
@@ -307,7 +307,7 @@ class DeadLetters:
             owner,
             [id_ for id_, _ in order],
             canary=canary,
-            run_key=run_key or f"replay-{here.get().ids.new()[:12]}",
+            run_key=run_key or f"replay-{REAL.ids.new()}",
             from_start=from_start,
             sink=sink,
             watch=watch,

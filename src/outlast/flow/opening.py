@@ -13,6 +13,7 @@ from outlast.errors import ConfigurationError, LeaseLost, nearest
 from outlast.flow.progress import CUT_OFF, DONE, after_crash, behind, compared, for_a_new_round, in_doubt, plain
 from outlast.flow.record import progress_of, result_of_record
 from outlast.flow.steps import letter_of
+from outlast.kernel.clock import here
 from outlast.pipeline.lease import let_go, take
 from outlast.spec.manifest import ManifestStep
 from outlast.store.flows import AfterCrash
@@ -42,6 +43,7 @@ class FlowPlan:
     manifest: Manifest
     home: Home
     run_key: str
+    is_new: bool = False  # the key was generated: no stored run has it
     root: str
     allowed: tuple[str, ...] = ()
     secret: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
@@ -82,7 +84,9 @@ def opened(store: Store, plan: FlowPlan) -> Opened | FlowResult:
     manifest = plan.manifest
     check_from(plan)
     record: RunRecord = keep_trying(
-        lambda: store.open_run(manifest.name, plan.run_key, _marks(manifest), kind="flow", identity=identity_of(plan)),
+        lambda: store.open_run(
+            manifest.name, plan.run_key, _marks(manifest), kind="flow", identity=identity_of(plan), is_new=plan.is_new
+        ),
         "the store",
     )
     admit(plan, record)
@@ -124,6 +128,7 @@ def opened(store: Store, plan: FlowPlan) -> Opened | FlowResult:
         rows = keep_trying(
             lambda: store.recover_steps(lease, judge=partial(_judged, plan, again), owner=lease.before), "the store"
         )
+        here.get().ids.begin(f"{record.id}/{again.passes}")
         return _arranged(store, plan, again, lease, rows, changed)
     except BaseException:
         let_go(store, lease)

@@ -13,7 +13,7 @@ from outlast.components.registry import find_component
 from outlast.errors import ConfigurationError, Problem
 from outlast.flow.opening import FlowPlan
 from outlast.flow.steps import KEY_SECRET
-from outlast.kernel.clock import here
+from outlast.kernel.clock import REAL
 from outlast.kernel.redact import passwords_in, remember_secret, remember_variable
 from outlast.pipeline.home import DEFAULT
 from outlast.settings.secret import Secret
@@ -54,6 +54,7 @@ def planned(
         manifest=manifest,
         home=home,
         run_key=new_key() if run_key is None else run_key,
+        is_new=run_key is None,
         root=root,
         allowed=allowed_by(os.environ.get(VARIABLE, "")),
         secret=secret,
@@ -65,9 +66,8 @@ def planned(
 
 
 def new_key() -> str:
-    """A key for a run that has none: when it began, and something that no other has."""
-    world = here.get()
-    return world.clock.now().strftime("%Y-%m-%dT%H-%M-%S-") + world.ids.new()[:4]
+    """A key for a run that was given none. A test's seed has no part in it: two runs would share it."""
+    return REAL.ids.new()
 
 
 def _uses(manifest: Manifest) -> Iterator[tuple[ManifestStep, str, str, Mapping[str, Any]]]:

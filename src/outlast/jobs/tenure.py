@@ -340,7 +340,10 @@ def _note(turn: TurnBatch, claimed: list[ClaimedJob], began: float) -> None:
 
 def register(store: Store, queues: Sequence[str] | None, kinds: Mapping[str, int]) -> Lease:
     """A lease for a worker that serves this, under a key that was never used. Blocks."""
-    key = here.get().ids.new()
+    ids = here.get().ids
+    if ids.repeatable and (stored := sum(stat.count for stat in store.stats())):
+        ids.begin(f"a worker beside {stored} dead letters")  # which have ids of the same seed
+    key = ids.new()
     lease = leases.take(
         lambda owner, ttl: store.take_lease("worker", key, owner, ttl),
         lambda: store.lease_of("worker", key),

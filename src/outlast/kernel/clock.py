@@ -236,17 +236,22 @@ def roll_for(*identity: object) -> float:
 class Ids:
     """New identities: 32 hexadecimal digits, never the same twice."""
 
+    repeatable = False  # a test's seed gives the same ones again
+
     def new(self) -> str:
         return os.urandom(16).hex()
+
+    def begin(self, name: str) -> None:
+        """Repeatable ids continue with a sequence of this name. Stored rows need that: their ids are unique in the store."""
 
 
 class World:
     """
     Where a call stands: its clock, its dice, its ids. Without `retries` every call runs once; `faults` are scripted
-    failures.
+    failures. In a test, `home_of` gives an app whose store has no name the home that replaces it.
     """
 
-    __slots__ = ("clock", "dice", "faults", "ids", "retries")
+    __slots__ = ("clock", "dice", "faults", "home_of", "ids", "retries")
 
     def __init__(
         self,
@@ -256,8 +261,10 @@ class World:
         *,
         retries: bool = True,
         faults: dict[str, Iterator[Exception | None]] | None = None,
+        home_of: Callable[[Any], Any] | None = None,
     ) -> None:
         self.faults = faults
+        self.home_of = home_of
         self.clock = clock
         self.dice = dice
         self.ids = ids

@@ -62,8 +62,10 @@ class Home:
         seal: Seal | None = None,
         retention_days: Mapping[str, int | None] | None = None,
         dead_letter_threshold: int | None = None,
+        names_store: bool = True,
     ) -> None:
         self.name = name
+        self._names_store = names_store
         self.codec = Codec(seal)
         self.retention_days = {**DEFAULT_DAYS, **(retention_days or {})}
         self.dead_letter_threshold = dead_letter_threshold
@@ -81,24 +83,24 @@ class Home:
     @property
     def present(self) -> Any:
         """This home; in a test that has put a store in the place of its own, the home with that one, for good."""
-        return (self._substitute() or self) if self._tested else self
+        return self._substitute() or self
 
     @property
     def store_url(self) -> str:
         """Where the store is."""
-        other = self._substitute() if self._tested else None
+        other = self._substitute()
         return self._url if other is None else other.store_url
 
     @property
     def store_file(self) -> str | None:
         """The file of the store, if it is one of SQLite."""
-        other = self._substitute() if self._tested else None
+        other = self._substitute()
         return Address(self._address() if other is None else other.store_url).file
 
     @property
     def store(self) -> Store:
         """The store, open."""
-        if self._tested and (other := self._substitute()) is not None:
+        if (other := self._substitute()) is not None:
             return other.store
         with self._opening:
             address = self._address()
@@ -134,9 +136,19 @@ class Home:
             _substitutes.reset(token)
 
     def _substitute(self) -> Substitute | None:
-        # One that is over stays that of the threads which were started in its test: they do not write to the real one.
-        mine = [other for other in _substitutes.get() if other.home is self]
-        return next(reversed(mine or self._substitutes), None)
+        if self._tested:
+            # One that is over stays that of the threads which were started in its test: they do not write to the real
+            # one.
+            mine = [other for other in _substitutes.get() if other.home is self] or self._substitutes
+            if mine:
+                return mine[-1]
+        home_of = here.get().home_of
+        return None if home_of is None or self.names_store else home_of(self)
+
+    @property
+    def names_store(self) -> bool:
+        """Whether the program says where the store is."""
+        return self._names_store
 
     def tidy(self, store: Store, began: datetime) -> None:
         """
@@ -356,11 +368,16 @@ class _Default(Home):
         super().__init__("default", "")
 
     @property
+    def names_store(self) -> bool:
+        return bool(os.environ.get("OUTLAST_STORE"))
+
+    @property
     def store_url(self) -> str:
-        return Address.wanted().text
+        other = self._substitute()
+        return Address.wanted().text if other is None else other.store_url
 
     def _address(self) -> str:
-        return Address(self.store_url).settled
+        return Address.wanted().settled
 
     def __repr__(self) -> str:
         return "<the default app>"

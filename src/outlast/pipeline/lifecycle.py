@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components import open_sink, open_source
 from outlast.errors import ConfigurationError, LeaseLost
-from outlast.kernel.clock import Stop, here
+from outlast.kernel.clock import REAL, Stop, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.observe import emit, listening
@@ -412,9 +412,18 @@ def _share(plan: Plan) -> None:
 def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
     """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
     name = None if sink is None else sink.name
-    key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
+    key, at = plan.run_key or REAL.ids.new(), address_of(plan.sink)
     record: RunRecord = keep_trying(
-        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
+        lambda: store.open_run(
+            plan.name,
+            key,
+            plan.marks,
+            kind=plan.kind,
+            sink=name,
+            sink_at=at,
+            identity=now,
+            is_new=plan.run_key is None,
+        ),
         "the store",
     )
     try:
@@ -462,6 +471,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         let_go(store, lease)
         raise
     remember(record.id, plan.sink)
+    here.get().ids.begin(f"{again.id}/{again.passes}")
     return again, lease, record
 
 

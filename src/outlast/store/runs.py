@@ -88,11 +88,15 @@ class Runs(Leases):
         sink: str | None = None,
         sink_at: str | None = None,
         identity: Mapping[str, Any] | None = None,
+        *,
+        is_new: bool = False,
     ) -> RunRecord:
-        """The run of this key: a new one, or the one that is there, as it is."""
+        """
+        The run of this key: a new one, or the one that is there, as it is. With `is_new` the key was generated, and a run
+        that has it already is a defect.
+        """
         world = here.get()
         row = (
-            world.ids.new(),
             self.app,
             pipeline,
             key_text(run_key),
@@ -104,13 +108,23 @@ class Runs(Leases):
             sink_at,
         )
         columns = "id, app, pipeline, run_key, kind, stages, sink, started, identity, sink_at, status, why"
+        insert = (
+            f"insert into outlast_runs ({columns}) "
+            "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict do nothing"
+        )
         with self._database.writing() as tx:
-            tx.execute(
-                f"insert into outlast_runs ({columns}) "
-                "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
-                *row,
-            )
-            return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))[0]
+            while True:
+                made = tx.execute(insert, world.ids.new(), *row).rowcount == 1
+                found = self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))
+                if found and is_new and not made:
+                    message = f"the generated run key {run_key} belongs to a stored run of {pipeline}: this process repeats its random numbers"
+                    raise RuntimeError(message)
+                if found:
+                    return found[0]
+                if not world.ids.repeatable:
+                    raise RuntimeError(
+                        f"a generated run id belongs to a stored run: this process repeats its random numbers ({pipeline})"
+                    )
 
     def run(self, id: str, /) -> RunRecord | None:
         """The run of this id."""

@@ -255,18 +255,43 @@ class _VirtualClock(Clock):
 
 
 class _SeededIds(Ids):
+    repeatable = True
+
     def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._name = ""
         self._random = Random(seed)  # noqa: S311 - the point is to be the same every time
 
     def new(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
 
+    def begin(self, name: str) -> None:
+        if name != self._name:
+            self._name, self._random = name, Random(f"{self._seed}/{name}")  # noqa: S311 - as above
+
+
+class _OwnStores:
+    """The temporary stores of a scope: one for each app that names no store, made when it is first used."""
+
+    def __init__(self) -> None:
+        self._homes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._making = threading.Lock()
+
+    def home_of(self, home: Any) -> Any:
+        with self._making:
+            found = self._homes.get(home)
+            if found is None:
+                found = self._homes[home] = _temporary(home)
+            return found
+
 
 @contextmanager
 def virtual_time(*, seed: int | None = None, grace: float = _GRACE) -> Iterator[Time]:
     """
-    Waits take no time. With a seed, jitter and ids are the same in every run. `grace` is how many seconds of real time
-    what has a timeout may be busy before that strikes: give it more where a body waits for a real server.
+    Waits take no time. With a seed, jitter and ids are the same in every run; run keys that Outlast generates are
+    always new. An app that names no store has a temporary one here, which is deleted when nothing refers to it any more.
+    `grace` is how many seconds of real time what has a timeout may be busy before that strikes: give it more where a body
+    waits for a real server.
 
     >>> import outlast
     >>> @outlast.retry(jitter=0)
@@ -278,17 +303,30 @@ def virtual_time(*, seed: int | None = None, grace: float = _GRACE) -> Iterator[
     ...     fetch(), time.sleeps, time.now
     ('done', [1.0, 2.0], 3.0)
     """
+    # A scope inside of another one uses its stores: what one has enqueued, the other finds.
+    with _virtual(seed, grace, home_of=here.get().home_of or _OwnStores().home_of) as time:
+        yield time
+
+
+@contextmanager
+def _virtual(
+    seed: int | None = None, grace: float = _GRACE, *, home_of: Callable[[Any], Any] | None = None
+) -> Iterator[Time]:
     time, outer = Time(grace=grace), here.get()
     ids = outer.ids if seed is None else _SeededIds(seed)
-    with _scope(World(_VirtualClock(time), Dice(seed), ids, retries=outer.retries, faults=outer.faults)):
+    with _scope(_world(outer, clock=_VirtualClock(time), dice=Dice(seed), ids=ids, home_of=home_of or outer.home_of)):
         yield time
+
+
+def _world(outer: World, **changes: Any) -> World:
+    """The world around, with these changes."""
+    return World(**({name: getattr(outer, name) for name in World.__slots__} | changes))
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
     """Every protected call runs once: no retry, no timeout, no limit, no breaker, no hedge, no fallback."""
-    outer = here.get()
-    with _scope(World(outer.clock, outer.dice, outer.ids, retries=False, faults=outer.faults)):
+    with _scope(_world(here.get(), retries=False)):
         yield
 
 
@@ -326,7 +364,7 @@ def inject(*faults: Faults) -> Iterator[None]:
             raise ConfigurationError(message)
     outer = here.get()
     scripts = dict(outer.faults or {}) | {script.stage: iter(script.errors) for script in faults}
-    with _scope(World(outer.clock, outer.dice, outer.ids, retries=outer.retries, faults=scripts)):
+    with _scope(_world(outer, faults=scripts)):
         yield
 
 
@@ -372,7 +410,7 @@ def run(
     ([2, 4], [2, 1])
     """
     _known(pipeline, faults, provide)
-    with virtual_time(seed=seed), inject(*faults):
+    with _virtual(seed), inject(*faults):
         return pipeline.tested(items, provide, run_key=run_key, item_key=item_key, sink=sink)
 
 
@@ -388,9 +426,10 @@ def work(app: App, /, *, faults: Sequence[Faults] = (), provide: Mapping[Any, An
     from outlast.jobs.doors import blocking, made
 
     _known_jobs(app, faults, provide)
-    time = nullcontext() if here.get().clock.virtual else virtual_time()
+    home = app.present  # with the store that has the jobs
+    time = nullcontext() if here.get().clock.virtual else _virtual()
     with time, inject(*faults):
-        worker = made(app.present, (), 64, until_idle=True, due_later=True, provided=provide)
+        worker = made(home, (), 64, until_idle=True, due_later=True, provided=provide)
         return blocking(worker)
 
 
@@ -507,25 +546,29 @@ def enqueued(app: App, /) -> Iterator[list[EnqueuedJob]]:
 @contextmanager
 def _substituted(app: App, store: str | os.PathLike[str] | None) -> Iterator[Any]:
     """The app with another store."""
-    from outlast.jobs.inline import WatchedStore
-    from outlast.pipeline.home import Substitute
-    from outlast.store.address import Address
-
-    if store is not None:
-        address = Address(Address.wanted(store).settled)
-        made = WatchedStore.at(address, app=app.name)
-    else:
-        folder = tempfile.mkdtemp(prefix="outlast-test-")
-        address = Address(f"{folder}/outlast.db")
-        made = WatchedStore.at(address, app=app.name)
-        weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
-    home = Substitute(app, made, address.text)
+    home = _temporary(app, store)
     token = apart.set(True)
     try:
         with app.substituted(home), _scope(here.get()):
             yield home
     finally:
         apart.reset(token)
+
+
+def _temporary(app: Any, store: str | os.PathLike[str] | None = None) -> Any:
+    """The app with a store in a temporary folder, or with the one at this address."""
+    from outlast.jobs.inline import WatchedStore
+    from outlast.pipeline.home import Substitute
+    from outlast.store.address import Address
+
+    if store is not None:
+        address = Address(Address.wanted(store).settled)
+        return Substitute(app, WatchedStore.at(address, app=app.name), address.text)
+    folder = tempfile.mkdtemp(prefix="outlast-test-")
+    address = Address(f"{folder}/outlast.db")
+    made = WatchedStore.at(address, app=app.name)
+    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    return Substitute(app, made, address.text)
 
 
 @contextmanager
@@ -542,11 +585,10 @@ def _watched(app: App) -> Iterator[Any]:
 def _working_world(faults: dict[str, Iterator[Exception | None]] | None) -> Iterator[None]:
     """Virtual time, unless it is virtual already, and these faults, which go on where the last job left them."""
     if not here.get().clock.virtual:
-        with virtual_time(), _working_world(faults):
+        with _virtual(), _working_world(faults):
             yield
         return
-    outer = here.get()
-    with _scope(World(outer.clock, outer.dice, outer.ids, retries=outer.retries, faults=faults)):
+    with _scope(_world(here.get(), faults=faults)):
         yield
 
 
