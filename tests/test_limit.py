@@ -12,6 +12,8 @@ import random
 import subprocess
 import sys
 import threading
+from collections import deque
+from math import inf
 
 import pytest
 import trio
@@ -1429,6 +1431,63 @@ print(os.waitstatus_to_exitcode(status), limit.under_way)
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.stdout == "0 1\n", done.stderr
+
+
+@pytest.mark.parametrize("end", ["returns", "decorated", "raises", "in line", "block"])
+def test_a_call_that_began_before_a_fork_gives_nothing_back_in_the_child(end):
+    """semantics 65: it holds a place of its parent. However it ends in the child, the child has as many as before."""
+    script = f"""
+import contextlib, os, signal
+from outlast import Guard, Limit
+limit = Limit("forked", concurrency=1)
+def work():
+    pid = os.fork()
+    if {end!r} == "raises":
+        error = KeyError(pid)
+        raise error
+    return pid
+if {end!r} == "decorated":
+    pid = Guard(limit=limit, retry=None)(work)()
+elif {end!r} in ("returns", "raises"):
+    try:
+        pid = Guard(limit=limit, retry=None).call(work)
+    except KeyError as error:
+        pid = error.args[0]
+elif {end!r} == "block":
+    with limit:
+        pid = work()
+else:
+    turn = limit.line_up()
+    assert limit.wait(turn, 0) == "granted"
+    pid = work()
+    limit.withdraw(turn)
+if pid == 0:
+    signal.alarm(10)
+    os._exit(0 if (limit.acquire_nowait(), limit.acquire_nowait()) == (True, False) else 3)
+_, status = os.waitpid(pid, 0)
+print(os.waitstatus_to_exitcode(status), limit.under_way)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.stdout == "0 0\n", done.stderr
+
+
+def test_a_waiter_that_comes_while_a_place_is_given_back_gets_it():
+    """The fast way back takes no lock: whoever lines up between its look and its place has seen none, and nothing else would wake it."""
+    limit, turns, rung = Limit("line", concurrency=1), [], []
+
+    class Places(deque):
+        def append(self, place):
+            turns.append(limit.line_up())
+            assert limit._look(turns[0], inf)[0] == inf
+            turns[0].ring = lambda: rung.append(turns[0])
+            super().append(place)
+
+    entry = limit.take()
+    limit._free = Places(limit._free)
+    limit.done(entry)
+    assert (rung, turns[0].entry >= 0, limit.under_way, limit.waiting) == (turns, True, 1, 0)
 
 
 def test_limits_do_nothing_when_protection_is_off():

@@ -264,6 +264,28 @@ def test_a_step_without_an_end_has_its_whole_total_time_again(held, sqlite_app, 
     assert [one.outcome for one in result["second"].attempts] == ["failed", ended, "succeeded"]
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("key", ["", "\n    idempotency: {key: second}"], ids=["without a key", "with a key"])
+def test_a_second_signal_leaves_a_step_in_doubt_that_must_not_be_done_twice(held, sqlite_app, key):
+    """Given back, it would be done again without a word. With a key the next run knows whether it was done."""
+    more = f"args: {{name: second}}}}\n    idempotent: false{key}"
+    flow = held.load(TWO.replace("args: {name: second}}", more))
+    with running(sqlite_app, held.root) as process:
+        wait_until(lambda: "begins second" in notes(held.root), "the second step has begun")
+        for _ in range(2):
+            os.kill(process.pid, signal.SIGINT)
+            wait_until(lambda: heard(process.pid), "the signal has come")
+        process.communicate()
+    row = sqlite_app.store.flow_step(sqlite_app.store.find_run("two", "a").number, "second", "do")
+    touch(held, "go second")
+    result = flow.run(run_key="a", app=sqlite_app, check=False)
+    if key:
+        assert (row.state, result.status, notes(held.root).count("begins second")) == ("pending", "completed", 2)
+    else:
+        assert (row.state, result["second"].stop_reason) == ("running", "ambiguous")
+        assert notes(held.root).count("begins second") == 1
+
+
 WAITS = """\
 name: waits
 steps:

@@ -327,6 +327,9 @@ def test_a_job_that_has_ended_before_its_code_is_cut_off_is_told_apart(app, how,
         status = {"held": "queued", "requeued": "queued"}.get(words[-1], words[-1])
         assert (handle.status, beside.result.cut_off) == (status, 1)
         assert beside.worker.not_again == ({} if status == "queued" else {status: 1})
+        if how == "cancelled":  # and not given back, although the store would call that cancelled as well
+            (row,) = handle.history()
+            assert (handle.error, row.outcome, row.error) == ("cancelled by an operator", "failed", handle.error)
         counts = (beside.result.failed, beside.result.cancelled, beside.result.requeued, beside.result.released)
         assert counts == {"failed": (1, 0, 0, 0), "cancelled": (0, 1, 0, 0), "held": (0, 0, 1, 0)}[words[0]]
     finally:

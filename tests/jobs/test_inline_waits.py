@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import outlast
-from labor import outcomes, wait_until
+from labor import Beside, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.kernel.clock import here
 from outlast.testing import capture_events, virtual_time, work
@@ -318,6 +318,39 @@ def test_a_line_before_the_second_attempt_is_not_of_the_attempts_time(app, kind)
     result = asyncio.run(story())
     assert (result.succeeded, handle.attempts, handle.status) == (1, 1, "succeeded")
     assert [900 < seconds <= 1000 for seconds in left] == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_worker_that_ends_while_a_job_comes_back_to_its_slot_loses_no_place(sqlite_app, kind):
+    """The limit has granted its place, and the slot is still another job's: the place goes back, and nothing is called."""
+    app, limit = sqlite_app, outlast.Limit(f"stopped, {kind}", concurrency=1)
+    inside, go_on, called = threading.Event(), threading.Event(), []
+    given = {"retry": None, "guard": outlast.Guard(retry=None, limit=limit)}
+
+    @app.job(name="sync", **given)
+    def sync_job() -> None:
+        called.append("sync")
+
+    @app.job(name="async", **given)
+    async def async_job() -> None:
+        called.append("async")
+
+    @app.job
+    def other() -> None:
+        inside.set()
+        go_on.wait(100)
+
+    assert limit.acquire_nowait()
+    handle, after = app.kinds[kind].enqueue(), other.enqueue()
+    with Beside(app, concurrency=1) as beside:
+        assert inside.wait(100)  # so the first one waits in line, off its slot
+        limit.release()
+        wait_until(lambda: limit.under_way == 1, "its place is granted")
+        beside.worker.ask_soon()
+        wait_until(lambda: beside.worker.view().drains_until is not None, "its worker ends")
+        go_on.set()
+    assert (limit.under_way, limit.waiting, called) == (0, 0, [])
+    assert (handle.status, handle.attempts, after.status) == ("queued", 0, "succeeded")
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
