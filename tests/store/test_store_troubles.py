@@ -96,24 +96,6 @@ def put(store, run, step, number, outcome, *, at=START, deed="do", **how):
     )
 
 
-def test_steps_of_flows_are_operations_each_in_its_run(store):
-    """S2-26, S2-27: what undoes a step is an operation of its own; a job that runs a flow is none, its steps are."""
-    first, second = (store.open_run("movies", key, (), kind="flow") for key in ("a", "b"))
-    put(store, first, "load", 1, "failed", error_class="database_error", next_run=START + 9)
-    put(store, first, "load", 2, "succeeded", at=START + 10)
-    put(store, first, "load", 1, "succeeded", deed="undo")
-    put(store, second, "load", 1, "timeout", error_class="timeout", stop_reason="exhausted")
-    put(store, second, "read", 1, "succeeded")
-    lease = worker(store)
-    enqueued(store, new(kind="outlast.flow"))
-    (job,) = store.turn(lease, [], {"mail": 1}, {"outlast.flow": 1}).claimed
-    finished(store, lease, end(job, "waiting", "failed", delay_us=SECOND, started_us=START, **LOCKED))
-    assert store.step_rates("database", HOUR, at_us=START + HOUR) == [StepRate(Step("movies", "load"), 3, 1, START + 5)]
-    assert store.given_up("network", HOUR, at_us=START + HOUR) == [
-        GivenUp(Step("movies", "load"), "network", 1, START + 5)
-    ]
-
-
 def test_what_gave_up_is_counted_by_its_attempts(store):
     """S2-27: items, steps and jobs, to the border of the window; not what is permanent, was asked to stop, or is of another tier."""
     _, lease = started(store)

@@ -931,12 +931,15 @@ class Call:
             "error": error_text(error),
         }
 
-    def _tell_retry(self, error: BaseException, verdict: Verdict, delay: float) -> None:
+    def _tell_retry(self, error: BaseException, verdict: Verdict, delay: float, level: str | None = None) -> None:
         from outlast.observe.events import StepRetryAttempt
 
         self._tell_timeout(error)
         at = later(self.world.clock.now(), delay)
-        emit(StepRetryAttempt(**self._what(error, verdict), next_delay=delay, next_attempt_at=at))
+        event = StepRetryAttempt(**self._what(error, verdict), next_delay=delay, next_attempt_at=at)
+        if level is not None:
+            event._told_at(level)  # noqa: SLF001 - of this event alone
+        emit(event)
 
     def _tell_result(self, result: object, answer: Answer) -> None:
         """A result that was not wanted is told like a failure; of the result itself only its type."""

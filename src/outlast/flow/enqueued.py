@@ -36,7 +36,7 @@ from outlast.store.jobs import MOST_BYTES as LARGEST
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from outlast.flow import Flow
     from outlast.flow.opening import FlowPlan
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from outlast.jobs.running import ActiveJob
     from outlast.kernel.aliases import Seconds, StopReason
     from outlast.pipeline.home import Home
-    from outlast.spec.manifest import Manifest
+    from outlast.spec.manifest import Manifest, ManifestStep
     from outlast.store import Store
     from outlast.store.flows import FlowStep
     from outlast.store.records import RunRecord
@@ -188,6 +188,7 @@ class _Attempt:
         self.given = given
         self.active = active
         self.decided: tuple[Exception, float | StopReason] | None = None
+        self.answers: dict[str, tuple[Exception, float | StopReason]] = {}  # for the steps that failed in this pass
         self.another = False  # an operator has put it back into the queue since somebody has last worked on the run
         self.run: FlowRun | None = None
 
@@ -216,7 +217,14 @@ class _Attempt:
             )
         except ConfigurationError as wrong:
             raise self._unfit(manifest.name, " ".join(wrong.problems), stands=record is not None) from None
-        return replace(plan, files={**plan.files, "job": self.tenure}, final=self.final, spent=self.active.spent)
+        return replace(
+            plan,
+            files={**plan.files, "job": self.tenure},
+            follows=self.follows,
+            final=self.final,
+            attempts_left=max(0, self.active.kind.policy.max_attempts - self.active.job.attempts),
+            spent=self.active.spent,
+        )
 
     @property
     def tenure(self) -> dict[str, Any]:
@@ -269,6 +277,7 @@ class _Attempt:
 
         from outlast.flow.runner import FlowRun
 
+        self.answers.clear()
         run = self.run = FlowRun(plan)
         self.active.halt = lambda: run.wind_down_soon("interrupted")
         if self.active.runner.halting:
@@ -292,25 +301,39 @@ class _Attempt:
         if result is not None and self.active.why == "cancel":
             self.active.said = f"cancelled by an operator; its run {result.run_key!r} was {result.why}"
 
-    def final(self, row: FlowStep, error: BaseException | None) -> bool:
+    def follows(self, step: ManifestStep, error: Exception, reason: StopReason, attempts: int) -> float | StopReason:
         """
-        Whether the job has no further attempt for a step that failed with this. What is answered is what becomes of the
-        job: of several steps, the one that is not tried again decides.
+        What follows a step that gave up on this error after so many attempts: seconds until the job is retried, or why it
+        is not. From the thread of the step. If another step has ended the job already, that is `reason`.
         """
+        answer = self._answer(error, reason, attempts, step.policy["retry"])
+        is_over = any(isinstance(other, str) for _, other in list(self.answers.values()))
+        self.answers[step.id] = error, answer
+        return reason if is_over else answer
+
+    def final(self, failed: Sequence[tuple[FlowStep, BaseException | None]]) -> bool:
+        """
+        Whether the job has no further attempt for the steps that have failed. What is answered is what becomes of the job:
+        of several steps, one that is not tried again decides.
+        """
+        found = [self._answered(row, error) for row, error in failed]
+        self.decided = next((one for one in found if isinstance(one[1], str)), found[0])
+        return isinstance(self.decided[1], str)
+
+    def _answered(self, row: FlowStep, error: BaseException | None) -> tuple[Exception, float | StopReason]:
+        known = self.answers.get(row.step)
+        if known is not None and known[0] is error:
+            return known
         raised = error if isinstance(error, Exception) else _as_it_was(row.error, row.error_type, row.error_class)
-        answer: float | StopReason = "exhausted"
-        if not self.active.spent:
-            exhausted = row.definition["policy"]["retry"].get("retry_exhausted")
-            answer = self.active.follows(
-                raised,
-                row.stop_reason,
-                retried=row.attempts > 1,
-                retry_exhausted=False if exhausted is False else None,
-            )
-        is_final = isinstance(answer, str)
-        if self.decided is None or (is_final and not isinstance(self.decided[1], str)):
-            self.decided = (raised, answer)
-        return is_final
+        return raised, self._answer(raised, row.stop_reason, row.attempts, row.definition["policy"]["retry"])
+
+    def _answer(
+        self, error: Exception, reason: StopReason | None, attempts: int, retry: Mapping[str, Any]
+    ) -> float | StopReason:
+        if self.active.spent:
+            return "exhausted"
+        exhausted = False if retry.get("retry_exhausted") is False else None
+        return self.active.follows(error, reason, retried=attempts > 1, retry_exhausted=exhausted)
 
     # -- what becomes of the job
 

@@ -21,10 +21,11 @@ from outlast.store.records import StageMark
 from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from outlast.flow.progress import Changed, Progress
     from outlast.flow.results import FlowResult
+    from outlast.kernel.aliases import StopReason
     from outlast.pipeline.home import Home
     from outlast.spec.manifest import Manifest
     from outlast.store import Store
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 class FlowPlan:
     """
     What is to be run, and how. `files` says where the pipeline and its connections are, for whoever goes on with the run.
-    `final` is asked, in a durable job, whether the failure of a step is its last: else nothing is undone, and the job comes
-    back. `spent`: the job has no attempt left, and only what it has begun is undone.
+    In a durable job, `follows` answers a step that fails in this pass: the seconds until the job is retried, or why it is
+    not. `final` decides over all failed steps: if the job is retried, nothing is compensated. `attempts_left` are those of
+    the job after this one. `spent`: the job has no attempt left, and only what it has begun is undone.
     """
 
     manifest: Manifest
@@ -53,7 +55,9 @@ class FlowPlan:
     from_step: str | None = None
     on_change: Literal["stop", "keep", "redo"] = "stop"
     watch: Callable[[Any], None] | None = None
-    final: Callable[[FlowStep, BaseException | None], bool] | None = None
+    follows: Callable[[ManifestStep, Exception, StopReason, int], float | StopReason] | None = None
+    final: Callable[[Sequence[tuple[FlowStep, BaseException | None]]], bool] | None = None
+    attempts_left: int = 0
     undo_only: bool = False  # it was cancelled: undo what stands, and begin nothing
     spent: bool = False
 
@@ -204,7 +208,7 @@ def _again_in_job(plan: FlowPlan, record: RunRecord, progress: Progress) -> bool
     if not progress.failed or record.reason == "requeued":
         return bool(progress.failed)
     final = plan.final
-    return final is not None and not any(final(progress.do[name], None) for name in progress.failed)
+    return final is not None and not final([(progress.do[name], None) for name in progress.failed])
 
 
 def is_settled(store: Store, undo: FlowStep) -> bool:

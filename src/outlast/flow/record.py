@@ -66,9 +66,10 @@ def result_of_record(
     progress = progress_of(manifest, rows, record)
     attempts = store.step_attempts(record.number)
     over = said.get("status", record.status) in _OVER
+    requeued = said.get("reason", record.reason) == "requeued"
     alone = left_alone(store, record, progress)
     steps = tuple(
-        _step_row(store, codec, record, progress, step, attempts, alone.get(step.id), over=over)
+        _step_row(store, codec, record, progress, step, attempts, alone.get(step.id), over=over, requeued=requeued)
         for step in manifest.steps
     )
     fields: dict[str, Any] = {
@@ -316,6 +317,7 @@ def _step_row(
     alone: StepStatus | None,
     *,
     over: bool,
+    requeued: bool,
 ) -> StepRow:
     row, undo = progress.do.get(step.id), progress.undo.get(step.id)
     status = alone or _status(row, undo, over=over)
@@ -332,7 +334,7 @@ def _step_row(
         attempts=_attempts(attempts, step.id, "do"),
         outputs=outputs,
         error=None if told is None or status in {*DONE, "compensating", "compensated"} else told.error,
-        stop_reason=None if told is None else told.stop_reason,
+        stop_reason=None if told is None or requeued else told.stop_reason,
         undone_by=_attempts(attempts, step.id, "undo"),
     )
 
@@ -400,10 +402,12 @@ def in_words(
     alone: Mapping[str, StepStatus] = NOTHING,
     rows: Mapping[str, str] | None = None,
     left: Mapping[str, RowsLeft] | None = None,
+    retried: bool = False,
 ) -> str:
     """
     What a run came to, and what is left to do. `alone` are the steps of which nothing was this run's to undo, `rows` says how far the
-    undoing of a step's rows is, `left` are rows that were done and that nothing undoes.
+    undoing of a step's rows is, `left` are rows that were done and that nothing undoes. `retried`: the job of the run tries again what
+    has failed.
     """
     half = progress.half_undone()
     unknown = alone.unknown if isinstance(alone, LeftAlone) else {}
@@ -419,7 +423,8 @@ def in_words(
     parts: list[str] = []
     for name in progress.failed:
         row = progress.do[name]
-        parts.append(f"{name} failed ({row.error_class}, {row.stop_reason}): {row.error}")
+        how = row.error_class if retried else f"{row.error_class}, {row.stop_reason}"
+        parts.append(f"{name} failed ({how}): {row.error}")
     parts.append(said)
     undone = [name for name, row in progress.undo.items() if row.state == "succeeded" and name not in alone]
     if undone:

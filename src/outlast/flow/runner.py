@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from outlast.flow.record import RowsLeft
     from outlast.flow.results import FlowResult, StepStatus
     from outlast.flow.steps import StepEnd
+    from outlast.kernel.aliases import StopReason
     from outlast.observe.events import Event
     from outlast.store import Store
     from outlast.store.flows import Deed
@@ -177,8 +178,8 @@ class FlowRun:
             hidden=plan.hidden,
             connection=plan.connection,
             stop=self._stop,
-            requeues=plan.final is not None,
-            own_letters=plan.final is None,
+            follows=None if plan.follows is None else self._follows,
+            attempts_left=plan.attempts_left,
             asked=lambda request: _soon(loop, lambda: self._hear_wanted(request)),
             changed=_nothing if plan.watch is None else lambda: _soon(loop, self._look),
         )
@@ -282,8 +283,14 @@ class FlowRun:
         if final is None or progress is None or progress.undoing or progress.cancelling or not progress.failed:
             return False
         # Of several, one that is not tried again is enough.
-        self.comes_back = not any(final(progress.do[name], self._errors.get(name)) for name in progress.failed)
+        self.comes_back = not final([(progress.do[name], self._errors.get(name)) for name in progress.failed])
         return self.comes_back
+
+    def _follows(self, step: ManifestStep, error: Exception, reason: StopReason, attempts: int) -> float | StopReason:
+        """Whether the job is retried after a step has failed. One that is cancelled is not. From the thread of the step."""
+        progress, follows = self._progress, self.plan.follows
+        cancelled = self._requested in _CANCELS or (progress is not None and (progress.cancelling or progress.undoing))
+        return reason if follows is None or cancelled else follows(step, error, reason, attempts)
 
     async def _forward(self) -> None:
         progress = self._progress
@@ -550,7 +557,7 @@ class FlowRun:
     ) -> str:
         progress, key = self._progress, self.plan.run_key
         assert progress is not None  # noqa: S101 - made before
-        said = in_words(progress, status, key, letters, alone=alone, left=left)
+        said = in_words(progress, status, key, letters, alone=alone, left=left, retried=reason == "requeued")
         if reason == "lease_lost":
             return f"another process works on this run now; {said}"
         if reason == "store_error":

@@ -38,7 +38,7 @@ from outlast.pipeline.stages import LONGEST_SNOOZE, Skip, Snooze
 from outlast.spec.manifest import fingerprint as fingerprint_of
 from outlast.spec.references import in_text
 from outlast.store.faults import StoreError
-from outlast.store.flows import Asked, StepAttempt, StepKey
+from outlast.store.flows import Asked, RetriesBefore, StepAttempt, StepKey
 from outlast.store.idempotency import IdempotencyConflict, IdempotencyMismatch, KeyDone, key_digest
 from outlast.store.records import DeadLetterRow, from_us, to_us
 from outlast.verdicts import classify, has_begun, mark_begun
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.flows import Deed, FlowStep
     from outlast.store.records import EventRow, Lease, RunRecord, RunRequest
+    from outlast.verdicts import Verdict
 
 KEY_SECRET = "OUTLAST_IDEMPOTENCY_SECRET"  # noqa: S105 - the name of the variable
 #: What keeps an attempt from being begun, if the run is asked for it. One that is cancelled is undone to its end.
@@ -99,8 +100,9 @@ class Pass:
     hidden: tuple[str, ...] = field(repr=False)  # every secret of the flow, as a text
     connection: Callable[[str], Mapping[str, Any]]  # the fields of a connection, by its name
     stop: Stop  # ends waits, and lets nothing begin
-    requeues: bool = False  # long waits are for the queue
-    own_letters: bool = True  # whether steps that fail have dead letters of their own
+    # In a durable job: the seconds until it is retried for a step that gave up, or why it is not.
+    follows: Callable[[ManifestStep, Exception, StopReason, int], float | StopReason] | None = None
+    attempts_left: int = 0  # of the job, after this one
     asked: Callable[[RunRequest], object] = lambda _: (
         None
     )  # told what the run is asked to do, from the thread of a step
@@ -126,6 +128,11 @@ class Pass:
         store, number = self.store, self.record.number
         found: bytes | None = keep_trying(lambda: store.part_of_outputs(number, step, name), "the store")
         return found
+
+    @property
+    def requeues(self) -> bool:
+        """Whether a durable job runs it: then long waits are for the queue, and dead letters are the job's."""
+        return self.follows is not None
 
     def values(self) -> Values:
         """What references stand for."""
@@ -178,6 +185,8 @@ class StepWork:
         self.events: list[EventRow] = []  # what its calls have told, for the next write
         self.news: list[Event] = []  # what is told once it is on record
         self.call: StepCall | None = None
+        self.retried = RetriesBefore(0, None)  # its attempts before this one of the job
+        self.answer: tuple[Exception, float | StopReason] | None = None  # what the job does after this error
         # For who watches:
         self.due_us: int | None = None  # while it waits for another attempt
         self.last_error: str | None = None if row is None else row.error
@@ -259,6 +268,31 @@ class StepWork:
         if self.deed == "undo":  # what is undone is what was tried last, which may be rounds ago
             before = max((one for deed, _, one in history if deed == "do"), default=before)
         return tried_since(history, before)
+
+    def _retries_before(self) -> RetriesBefore:
+        there = self.pass_
+        if there.round == 1 or there.follows is None or self.deed == "undo":
+            return RetriesBefore(0, None)
+        store, number = there.store, there.record.number
+        found: RetriesBefore = keep_trying(
+            lambda: store.retries_before(number, self.step.id, self.deed, there.round), "the store"
+        )
+        return found
+
+    def job_answer(self, error: Exception, reason: StopReason) -> float | StopReason:
+        """After it gave up on this error: the seconds until its job is retried, or why there is no further attempt."""
+        follows = self.pass_.follows
+        if follows is None or self.deed == "undo":
+            return reason
+        if self.answer is None or self.answer[0] is not error:
+            attempts = 1 if self.call is None else self.call.number
+            self.answer = error, follows(self.step, error, self._reason(error, reason), attempts)
+        return self.answer[1]
+
+    def _reason(self, error: Exception, reason: StopReason) -> StopReason:
+        """Why it is not tried again. Whatever else was in the way: a new round must not do it twice either."""
+        once = self.deed == "do" and self.step.policy.get("idempotent") is False
+        return "ambiguous" if once and has_begun(error) else reason
 
     def context(self, row: Any = NO_ROW) -> StepContext:
         """What the component knows beside its config."""
@@ -359,6 +393,7 @@ class StepWork:
         try:
             self._wait_for_what_runs()
             self.since = self._tried_since()
+            self.retried = self._retries_before()
             fn, args, guard = self.prepared()
             call = self._call(guard)
             wait = None
@@ -410,6 +445,7 @@ class StepWork:
                 previous=None if row.previous_us is None else row.previous_us / 1e6,
                 last_error=last,
             )
+            call.tier = classify(last).tier if last is not None else call.tier
         call.work = self
         self.call = call
         return call
@@ -528,14 +564,18 @@ class StepWork:
         state: Literal["waiting", "failed", "pending"] = "failed"
         if delay is not None or reason == "shutdown":
             state, reason = "waiting", None
-        elif self.deed == "do" and self.step.policy.get("idempotent") is False and has_begun(error):
-            reason = "ambiguous"  # whatever kept it from another attempt: a new round must not make one either
+        else:
+            reason = self._reason(error, reason or "permanent")
+        retry = None if reason is None else self.job_answer(error, reason)
+        again = delay if delay is not None else retry if isinstance(retry, float) else None
         letter = self._letter(call, error, reason) if state == "failed" else None
         told = list(self.events)
         if state == "failed" and self.deed == "undo":
             told.append(self._not_undone(error, reason))
-        there, wait = self.pass_, 0.0 if delay is None else delay
-        attempt = self._attempt(_outcome(error, snoozed=snoozed), error, reason)
+        if state == "waiting":
+            again = again or 0.0
+        there = self.pass_
+        attempt = self._attempt(_outcome(error, snoozed=snoozed), error, reason if again is None else None)
         if state == "failed" and self._is_left_standing(error):
             attempt = attempt._replace(error=f"{attempt.error}; it may have been done, and nothing has undone it")
         keep_trying(
@@ -543,7 +583,8 @@ class StepWork:
                 there.lease,
                 attempt,
                 state=state,
-                delay_us=round(wait * 1e6) if state == "waiting" else None,
+                stop_reason=reason,
+                delay_us=None if again is None else round(again * 1e6),
                 charged=not snoozed,
                 keeps_time=delay is not None,
                 letter=letter,
@@ -658,7 +699,7 @@ class StepWork:
 
     def _letter(self, call: StepCall | None, error: Exception, reason: StopReason | None) -> DeadLetterRow | None:
         there = self.pass_
-        if self.deed == "do" and not (there.own_letters and self.step.policy.get("dead_letter", True)):
+        if self.deed == "do" and (there.requeues or not self.step.policy.get("dead_letter", True)):
             return None
         said = (error_text(error), type(error).__name__, classify(error).error_class)
         attempts = 0 if call is None else call.number
@@ -800,8 +841,31 @@ class StepCall(Call):
         return roll_for(there.record.id, there.round, self.work.step.id, self.work.deed, self.number)
 
     def who(self) -> dict[str, Any]:
-        there = self.work.pass_
-        return super().who() | {"run_id": there.record.id, "pipeline": there.manifest.name}
+        work, own = self.work, self.guard.retry.max_attempts
+        there, before = work.pass_, work.retried.attempts
+        later = there.attempts_left * own if work.deed == "do" else 0  # the retries of its job
+        return super().who() | {
+            "run_id": there.record.id,
+            "pipeline": there.manifest.name,
+            "attempt": before + self.number,
+            "max_attempts": before + own + later,
+        }
+
+    def _what(self, error: BaseException, verdict: Verdict) -> dict[str, Any]:
+        found = super()._what(error, verdict)
+        left = self.work.pass_.attempts_left if self.work.deed == "do" else 0
+        own: int = found["max_retries"]
+        return found | {"max_retries": self.work.retried.attempts + own + left * (own + 1)}
+
+    def _tell_end(self, error: BaseException, reason: StopReason, verdict: Verdict | None) -> None:
+        if verdict is None or not isinstance(error, Exception):
+            super()._tell_end(error, reason, verdict)
+            return
+        answer = self.work.job_answer(error, reason)
+        if isinstance(answer, str):
+            super()._tell_end(error, reason, verdict)
+        elif listening():
+            self._tell_retry(error, verdict, answer, level="debug")  # the job logs that it is requeued
 
     # What an attempt may take counts for the code that asks how much time is left, and for what it calls.
 
@@ -869,6 +933,10 @@ class StepCall(Call):
 
     def succeeded(self, result: object) -> float | None:
         super().succeeded(result)
+        if self.number == 1 and self.work.retried.attempts and listening():
+            from outlast.observe.events import StepSuccess
+
+            emit(StepSuccess(**self.who(), tier=classify(self.work.retried.error_class or "unknown").tier))
         try:
             self.work.succeeded(result)
         except PermanentFailure as unfit:  # what it has put out cannot be kept

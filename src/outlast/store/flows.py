@@ -145,6 +145,13 @@ class StepBegun(NamedTuple):
     key_token: int | None = None
 
 
+class RetriesBefore(NamedTuple):
+    """How often a step was retried before, and the error class of the newest failure."""
+
+    attempts: int
+    error_class: str | None
+
+
 class Asked(NamedTuple):
     """Nothing is begun: the run is asked to pause or to be cancelled."""
 
@@ -194,6 +201,24 @@ class Flows:
             *(run_number, storable(step)),
         )
         return [(deed, outcome, number) for deed, outcome, number in rows]
+
+    def retries_before(self, run_number: int, step: str, deed: Deed, before: int) -> RetriesBefore:
+        """
+        The attempts of a step in rounds before this one that failed and were to be followed by another one, since it last
+        succeeded or gave up; and the error class of the newest. A crash, or an attempt that was given back, is none.
+        """
+        rows = self._database.rows(
+            "select outcome, next_run, stop_reason, error_class from outlast_step_attempts "
+            "where run = ? and step = ? and deed = ? and round < ? order by number desc",
+            *(run_number, storable(step), deed, before),
+        )
+        found: list[str | None] = []
+        for outcome, next_run, reason, error_class in rows:
+            if outcome == "succeeded" or reason is not None:
+                break
+            if next_run is not None and outcome not in {"snoozed", "released"}:
+                found.append(error_class)
+        return RetriesBefore(len(found), found[0] if found else None)
 
     def step_states(self, run_numbers: Sequence[int]) -> dict[int, dict[str, int]]:
         """
@@ -604,6 +629,7 @@ class Flows:
         attempt: StepAttempt,
         *,
         state: Literal["waiting", "failed", "pending"],
+        stop_reason: StopReason | None = None,
         delay_us: int | None = None,
         charged: bool = True,
         keeps_time: bool = True,
@@ -614,7 +640,8 @@ class Flows:
     ) -> str | None:
         """
         An attempt has failed: the step waits for another one, has failed for good, or is given back (`pending`). One that
-        is not `charged` does not count. The id of the dead letter that tells of it, if there is one.
+        is not `charged` does not count. If the job of the run tries a failed step again after `delay_us`, the attempt has no
+        stop reason, and `stop_reason` is why the step alone was not tried again. The id of the dead letter that tells of it, if there is one.
         """
         database, run = self._database, _run(lease)
         which = (run, storable(attempt.step), attempt.deed)
@@ -633,13 +660,9 @@ class Flows:
                 "update outlast_flow_steps set state = ?, attempts = attempts - ?, due = ?, previous = coalesce(?, previous), "
                 "began = case when ? = 1 then began end, error = ?, error_type = ?, error_class = ?, stop_reason = ?, letter = ?, "
                 f"changed = ? where {_WHICH}",
-                *(state, int(not charged), due, delay_us, int(keeps_time)),
-                *(
-                    attempt.error and storable(attempt.error),
-                    attempt.error_type,
-                    attempt.error_class,
-                    attempt.stop_reason,
-                ),
+                *(state, int(not charged), due if state == "waiting" else None),
+                *(delay_us if state == "waiting" else None, int(keeps_time)),
+                *(attempt.error and storable(attempt.error), attempt.error_type, attempt.error_class, stop_reason),
                 *(told, now, *which),
             )
             if found.key_digest is not None:

@@ -349,7 +349,8 @@ class Troubles:
         yield from tx.rows(
             f"select t.step, t.error_class, count(*) from (select a.*, {last.format('a.run, a.step, a.deed', 'a.number desc')} "
             "from outlast_runs r join outlast_step_attempts a on a.run = r.number "
-            f"where r.app = ? and a.outcome in {_TROUBLE}) t where t.place = 1 and t.next_run is not null and exists (select 1 "
+            f"where r.app = ? and a.outcome in {_TROUBLE} and not (a.outcome = 'crashed' and a.next_run is null and a.stop_reason is null)) t "
+            "where t.place = 1 and t.next_run is not null and exists (select 1 "
             "from outlast_step_attempts s where s.run = t.run and s.step = t.step and s.deed = t.deed and s.number > t.number "
             "and s.outcome = 'succeeded') group by t.step, t.error_class",
             self.app,
@@ -384,9 +385,12 @@ class Troubles:
             rows = [tuple(rest) for stages, stage, *rest in of_items if _stage(stages, stage) == step]
             rows += tx.rows(
                 "select t.error_class, t.turn, count(*), sum(case when t.later is null then 1 else 0 end) "
-                f"from (select a.*, {turn.format('a.run, a.step, a.deed, a.round', 'a.number')} from outlast_runs r "
-                "join outlast_step_attempts a on a.run = r.number where r.app = ? and (r.finished is null or r.finished > ?) "
-                f"and a.step = ? and a.outcome in {_TROUBLE}) t where t.next_run is not null and t.started + t.took > ? "
+                # Attempts after one that gave up begin anew; rounds do not, for a job retries a step in a round of its own.
+                f"from (select a.*, {turn.format('a.run, a.step, a.deed, a.series', 'a.number')} from (select b.*, "
+                "(select count(*) from outlast_step_attempts e where e.run = b.run and e.step = b.step and e.deed = b.deed "
+                "and e.number < b.number and e.stop_reason is not null) as series from outlast_runs r "
+                "join outlast_step_attempts b on b.run = r.number where r.app = ? and (r.finished is null or r.finished > ?) "
+                f"and b.step = ? and b.outcome in {_TROUBLE}) a) t where t.next_run is not null and t.started + t.took > ? "
                 "and (t.later is not null or exists (select 1 from outlast_step_attempts s where s.run = t.run and s.step = t.step "
                 "and s.deed = t.deed and s.number > t.number and s.outcome = 'succeeded')) group by t.error_class, t.turn",
                 *(self.app, since, step, since),
