@@ -473,8 +473,8 @@ def test_a_flow_that_is_done_when_its_attempts_are_used_up_has_succeeded(app, tr
 
 
 @pytest.mark.timeout(240)
-def test_a_step_that_kills_three_workers_is_poison_and_a_requeue_undoes(app, trip, tmp_path):
-    """D-16: the job is not tried again, and says that what it has done stands; put back, it undoes that first."""
+def test_a_step_that_kills_three_workers_is_poison_and_is_compensated(app, trip, tmp_path):
+    """D-16, C-21: the step is not tried again, the job fails as poison, and what was completed is compensated, as in a direct run."""
     trip.plays(pay="kill")
     handle = trip.load().enqueue(app=app, run_key="monday")
     for _ in range(2):
@@ -482,14 +482,12 @@ def test_a_step_that_kills_three_workers_is_poison_and_a_requeue_undoes(app, tri
     comes_due(app, handle)
     dies(app, tmp_path)
     outlast.testing.work(app)
-    assert trip.notes == ["book", "pay", "pay", "pay"]
-    assert (handle.status, handle.crashes, outcomes(handle)) == ("failed", 3, ["crashed"] * 3)
-    (letter,) = app.dead_letters.find()
-    assert (letter.stop_reason, "what it has done stands" in letter.error) == ("poison", True)
-    app.jobs.requeue(handle.id)
-    outlast.testing.work(app)
     assert trip.notes == ["book", "pay", "pay", "pay", "unbook"]
-    assert (handle.status, handle.history()[-1].stop_reason) == ("failed", "poison")
+    assert (handle.status, handle.crashes, outcomes(handle)) == ("failed", 3, [*["crashed"] * 3, "failed"])
+    run = trip.run(app, "monday")
+    assert (run.status, handle.history()[-1].stop_reason) == ("failed", "poison")
+    (letter,) = app.dead_letters.find()
+    assert (letter.kind, letter.stop_reason) == ("job", "poison")
     trip.plays(pay="ok")
     app.jobs.requeue(handle.id)
     outlast.testing.work(app)
@@ -497,25 +495,20 @@ def test_a_step_that_kills_three_workers_is_poison_and_a_requeue_undoes(app, tri
 
 
 @pytest.mark.timeout(240)
-def test_poison_while_undoing_is_gone_on_with_by_a_requeue_and_then_begun_anew(app, trip, tmp_path):
-    """What was begun to be undone comes first, then the new round that the operator wants."""
-    trip.plays(pay="value ok", unbook="kill kill kill ok")
+def test_a_compensation_that_kills_three_workers_is_poison(app, trip, tmp_path):
+    """A step and then its compensation crash their workers three times each: both are bounded, and the job ends with what is left."""
+    trip.plays(pay="kill", unbook="kill kill kill")
     handle = trip.load(undo="retry: {max_attempts: 9, initial_delay_ms: 1, jitter: 0}").enqueue(
         app=app, run_key="monday"
     )
-    for _ in range(2):
+    for crash in range(6):
+        if crash > 1:
+            comes_due(app, handle)
         dies(app, tmp_path)
-    comes_due(app, handle)
-    run = trip.run(app, "monday")
-    with app.store._database.writing() as tx:  # of its own crashes it may have more
-        tx.execute("update outlast_flow_steps set crashes = 0 where deed = 'undo' and run = ?", run.number)
-    dies(app, tmp_path)
     outlast.testing.work(app)
-    assert (handle.status, handle.crashes) == ("failed", 3)
-    app.jobs.requeue(handle.id)
-    outlast.testing.work(app)
-    assert trip.notes == ["book", "pay", *["unbook"] * 4, "book", "pay", "send"]
-    assert (handle.status, handle.result().status) == ("succeeded", "completed")
+    assert trip.notes == ["book", *["pay"] * 3, *["unbook"] * 3]
+    assert (handle.status, handle.crashes) == ("failed", 6)
+    assert {letter.kind for letter in app.dead_letters.find()} == {"job", "compensation"}
 
 
 @pytest.mark.timeout(240)

@@ -330,6 +330,8 @@ class _Attempt:
     def _answer(
         self, error: Exception, reason: StopReason | None, attempts: int, retry: Mapping[str, Any]
     ) -> float | StopReason:
+        if reason == "poison":
+            return reason
         if self.active.spent:
             return "exhausted"
         exhausted = False if retry.get("retry_exhausted") is False else None

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from outlast.verdicts import Verdict
 
 POISON = 3  # crashes after which a job is not tried again
+POISON_OF_FLOWS = 9  # of a flow's job: three in a step, and then some in what compensates
 ALONE = 2  # crashes after which it runs with nothing beside it
 INLINE_MAX_DELAY = 30.0  # seconds that a guard may wait for its next attempt while the job stays with its worker
 _UNKNOWN = 60.0  # seconds to wait for a circuit or a limit that does not say how long
@@ -279,10 +280,11 @@ def after_crash(
     text = "its worker ended or stood still while it ran this job"
     error = TemporaryFailure(text, error_class="worker_lost")
     said: dict[str, Any] = {"error": text, "error_type": "WorkerLost", "error_class": "worker_lost"}
-    if orphan.crashes >= POISON:
+    # The steps of a flow have a bound of their own: a worker that finds a poisoned step compensates what was completed.
+    if orphan.crashes >= (POISON_OF_FLOWS if ends_itself else POISON):
         text = f"{orphan.crashes} workers ended or stood still while they ran this job: it is not tried again"
         if ends_itself:
-            text += "; what it has done stands, and a requeue goes on from there"
+            text += "; completed steps are not compensated, and a requeue continues with that"
         said = {"error": text, "error_type": "WorkerLost", "error_class": "poison"}
         reason: StopReason = "poison"
     elif policy is not None and orphan.attempts >= policy.max_attempts and not ends_itself:
