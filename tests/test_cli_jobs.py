@@ -1061,21 +1061,21 @@ def test_what_undoes_a_job_is_shown_and_tried_again(tmp_path):
     done = shell("jobs show 1")
     rows = [line.split() for line in done.stdout.splitlines() if line.lstrip().startswith("orders:")]
     assert [row[:3] for row in rows] == [["orders:release", "reserve", "failed"], ["orders:refund", "completed", "1"]]
-    assert "To undo what still stands: outlast jobs undo 1" in done.stderr
+    assert "To undo what still stands: outlast jobs compensate 1" in done.stderr
     assert f"If it was undone by hand: outlast dlq archive {letter} --reason 'undone by hand'" in done.stderr
     assert "jobs requeue" not in done.stderr
     refused = shell("jobs requeue 1")
-    assert (refused.returncode, "Try it once more: outlast jobs undo 1." in refused.stdout) == (1, True)
+    assert (refused.returncode, "Try it once more: outlast jobs compensate 1." in refused.stdout) == (1, True)
     about = shell(f"dlq show {letter}")
     assert "undoing      release of order, in the job 1" in about.stdout
-    assert "Once the cause is gone, a worker tries it again: outlast jobs undo 1" in about.stderr
+    assert "Once the cause is gone, a worker tries it again: outlast jobs compensate 1" in about.stderr
     assert shell(f"dlq replay {letter}").returncode == 2
     (tmp_path / "locked").unlink()
-    done = shell("jobs undo 1 --reason unlocked")
+    done = shell("jobs compensate 1 --reason unlocked")
     assert (done.returncode, done.stdout) == (0, "job 1: 1 function to be called, by a worker\n")
     shell("worker orders.py --until-idle")
     assert shell.json("jobs show 1")["compensation"] == "completed"
-    again = shell("jobs undo 1 2")
+    again = shell("jobs compensate 1 2")
     assert (again.returncode, again.stdout.splitlines()) == (
         1,
         [

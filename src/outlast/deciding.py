@@ -221,4 +221,7 @@ REASONS: dict[StopReason, Meaning] = {
     ),
     "cancelled": Meaning("gave up after {count}: cancelled."),
     "poison": Meaning("gave up after {count}: three workers have ended or stood still while they ran it."),
+    "incomplete": Meaning(
+        "gave up after {count}: rows are open. Resume the flow to run only these.", retriable=False, requeued=True
+    ),
 }

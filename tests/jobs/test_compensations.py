@@ -449,7 +449,7 @@ def test_steps_of_a_cancelled_job_are_not_forgotten_while_what_they_did_stands(a
     app.jobs.cancel(handle.id)
     with pytest.raises(
         StoreRefused,
-        match=rf"it was cancelled, and what .*:undo would undo stands\. Have it undone first: outlast jobs undo {handle.id}\. "
+        match=rf"it was cancelled, and what .*:undo would undo stands\. Have it undone first: outlast jobs compensate {handle.id}\. "
         "Or requeue it, but not from the start: it goes on where it was",
     ):
         app.jobs.requeue(handle.id, from_start=True)
@@ -537,7 +537,7 @@ def test_what_could_not_be_undone_is_tried_again_by_an_operator(app):
     work(app)
     with pytest.raises(
         StoreRefused,
-        match=rf"undo has failed, and what it undoes still stands\. Try it once more: outlast jobs undo {handle.id}\.",
+        match=rf"undo has failed, and what it undoes still stands\. Try it once more: outlast jobs compensate {handle.id}\.",
     ):
         app.jobs.requeue(handle.id)
     for wanted, error in (("failed", "still locked"), ("completed", None)):
@@ -948,7 +948,7 @@ def test_three_crashes_are_the_end_of_a_compensation(app):
 
 
 def test_a_compensation_that_is_asked_for_again_has_all_its_attempts(app):
-    """`jobs undo` after the last attempt: another transient failure is not the end."""
+    """`jobs compensate` after the last attempt: another transient failure is not the end."""
     _, _, handle = claimed_for_undoing(app, "a")
     app.store.sweep(lambda _: True, lambda _: None)
     BROKEN["a"] = [ConnectionError("away")] * undoing.POLICY.max_attempts

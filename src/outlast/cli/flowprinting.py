@@ -13,6 +13,7 @@ from outlast.cli.output import console, hint, moment, print_block, print_full_ro
 from outlast.display.flows import MOST_LANES, STATES
 from outlast.display.graph import gutter
 from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
+from outlast.flow.progress import PARTIAL
 from outlast.flow.record import unknown_in_words
 from outlast.kernel.clock import here
 from outlast.kernel.frames import from_here
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from outlast.spec.manifest import Manifest
 
 _NOT_CALLED = "it was not called"
+_BAD = {"failed", PARTIAL, "compensation_failed"}
 
 
 def print_flow(report: FlowReport) -> None:
@@ -45,7 +47,7 @@ def print_flow(report: FlowReport) -> None:
     if out.width <= 1000:  # a picture for eyes, not for a pipe
         room = min(out.width, WIDEST_BAR) - len(label)
         stuck = sum(step.status == "compensation_failed" for step in report.steps)
-        bad = stuck + sum(step.status == "failed" for step in report.steps)
+        bad = stuck + sum(step.status in {"failed", PARTIAL} for step in report.steps)
         drawn = bar(
             max(10, room),
             max(1, counts["total"]),
@@ -71,7 +73,7 @@ def print_flow(report: FlowReport) -> None:
     for line in half_told(report):
         out.print(Text(line, style="yellow"))
     left = [name for name in report.standing if name not in report.not_undone]
-    if left and report.status in {"failed", "cancelled"}:
+    if left and report.status in {"failed", PARTIAL, "cancelled"}:
         out.print(Text(f"Still stands: {', '.join(left)}."))
     if report.status in {"failed", "cancelled"}:
         for line in report.rows_left:
@@ -156,10 +158,10 @@ def _lanes(needs: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 def _what(step: StepFacts) -> Iterator[str]:
     """What is to be said of a step beside its state, the most important first."""
-    if step.error is not None and step.status in {"failed", "compensation_failed", "waiting", "pending", "running"}:
+    if step.error is not None and step.status in {*_BAD, "waiting", "pending", "running"}:
         kind = f"{step.error_class}: " if step.error_class else ""
         yield f"{kind}{step.error}"
-        if step.status in {"failed", "compensation_failed"} and step.stop_reason is not None:
+        if step.status in _BAD and step.stop_reason is not None:
             yield f"no other attempt: {step.stop_reason}"
     if step.status == "failed" and not step.attempts:
         yield _NOT_CALLED

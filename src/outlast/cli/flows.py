@@ -264,9 +264,11 @@ def _print(report: FlowReport, views: Views, wishes: Wishes, code: Code) -> None
 
 def exit_code(result: FlowResult, *, strict: bool = False) -> Code:
     """
-    What a script is told: 0 completed, 1 failed, 5 if something could not be undone, 130 interrupted, paused or
-    cancelled; with `strict`, 3 if it completed and rows have open dead letters.
+    What a script is told: 0 completed, 1 failed, 3 if a step lost rows, 5 if something could not be undone, 130 interrupted,
+    paused or cancelled; with `strict`, 3 if it completed and rows have open dead letters.
     """
+    if result.status == "partial_success":
+        return Code.PARTIAL
     if result.status == "completed":
         return Code.PARTIAL if strict and result.dead_letters else Code.COMPLETED
     if result.compensation == "failed" and result.status in {"failed", "cancelled"}:
@@ -291,7 +293,11 @@ def _tell_outlook(plan: FlowPlan, wishes: Wishes) -> None:
                 "pipeline": plan.manifest.name,
                 "run_key": plan.run_key,
                 "why": found.why,
-                "steps": [{"id": name, "would": found.of(name)} for name in names],
+                "steps": [
+                    {"id": name, "would": found.of(name)}
+                    | ({"open_rows": found.open_rows[name]} if name in found.open_rows else {})
+                    for name in names
+                ],
                 "exit_code": int(Code.COMPLETED),
             }
         )
@@ -313,6 +319,7 @@ def resume_flow(
     connections: str | None,
     from_step: str | None,
     on_change: str | None,
+    dry_run: bool,
     wishes: Wishes,
 ) -> None:
     """
@@ -368,7 +375,10 @@ def resume_flow(
         from_step=from_step,
         on_change=on_change or "stop",
     )
-    _go(plan, home, wishes)
+    if dry_run:
+        _tell_outlook(plan, wishes)
+    else:
+        _go(plan, home, wishes)
 
 
 def _compiled_again(file: str, record: RunRecord, was: Manifest, given: Given, app: str, wishes: Wishes) -> Manifest:

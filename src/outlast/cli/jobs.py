@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from outlast.observe.figures import JobFigures
     from outlast.report.flows import FlowReport
     from outlast.report.jobs import Answer, JobView, ScheduleView
-    from outlast.store.records import JobAttempt, JobRow, NewJob, QueueState, WorkerState
+    from outlast.store.records import JobAttempt, JobRow, NewJob, QueueState, RunRecord, WorkerState
 
 jobs = typer.Typer(
     name="jobs", help="Durable jobs: what is queued, every attempt, and what operators do.", no_args_is_help=True
@@ -530,17 +530,19 @@ def _next_steps(view: JobView, where: Sequence[str], flow: FlowReport | None) ->
     undone = view.compensation
     standing = any(one.state == "registered" for one in view.compensations)
     if undone == "failed":
-        yield f"To undo what still stands: {command('jobs', 'undo', str(job.id))}"
+        yield f"To undo what still stands: {command('jobs', 'compensate', str(job.id))}"
         for one in view.compensations:
             if one.state == "failed" and not one.closed and one.letter is not None:
                 yield f"If it was undone by hand: {command('dlq', 'archive', one.letter[:12], '--reason', 'undone by hand')}"
     elif job.status == "cancelled" and standing:
-        yield f"To undo what it has done: {command('jobs', 'undo', str(job.id))}"
-    if job.status == "failed" and flow is not None and flow.status == "failed" and flow.doubted:
+        yield f"To undo what it has done: {command('jobs', 'compensate', str(job.id))}"
+    if job.status == "failed" and flow is not None and flow.status in {"failed", "partial_success"} and flow.doubted:
         for what, way in flow.doubt(where):  # whoever requeues it is refused
             yield f"{what} {way}"
     elif job.status == "failed" and undone not in {"pending", "failed"}:
         yield f"Once the cause is gone: {command('jobs', 'requeue', str(job.id))}"
+        if flow is not None and flow.status == "partial_success":
+            yield f"To give it up, and roll back what it has done: {command('jobs', 'compensate', str(job.id))}"
         if view.steps:
             yield f"To do its steps again, too: {command('jobs', 'requeue', str(job.id), '--from-start')}"
         if job.letter is not None and job.kind != FLOW:
@@ -815,11 +817,26 @@ def cancel_jobs(
     _exit_unless_all(answers)
 
 
-@jobs.command("undo")
-def undo_jobs(
+@jobs.command("undo", hidden=True)
+@jobs.command("compensate")
+def compensate_jobs(
     ids: Ids, *, reason: Why = "", store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
-    """Undo what could not be undone of failed jobs, once the cause is gone; and what cancelled jobs have done."""
+    """
+    Undo what failed or cancelled jobs have done and still stands: by a worker, once the cause is gone. A flow is rolled back
+    here.
+    """
+    with opened(store, app, jobs=ids) as views:
+        flows = [found for one in ids if (found := _flow_to_undo(views, one)) is not None]
+        owner = views.app
+        if flows and len(ids) > 1:
+            refuse("expected one job at a time where it is that of a flow, which is rolled back here.")
+    if flows:
+        from outlast.cli.flows import Wishes, cancel_flow
+
+        wishes = Wishes(progress=None, strict=False, store=store, as_json=as_json)
+        cancel_flow(flows[0], compensate=True, param=None, root=None, connections=None, app=owner, wishes=wishes)
+        return
     with opened(store, app, jobs=ids) as views:
         answers = views.jobs.undo(ids, reason=reason)
         idle = views.jobs.idle()
@@ -828,6 +845,13 @@ def undo_jobs(
     if idle and any(answer.done for answer in answers) and not as_json:
         hint(no_worker(where))
     _exit_unless_all(answers)
+
+
+def _flow_to_undo(views: Views, wanted: str) -> RunRecord | None:
+    """The run of a flow that a job has given up; None of other jobs, and where nothing of it is to be undone."""
+    job = views.jobs.show(wanted).job
+    flow = views.flows.of_job(job) if job.status in {"failed", "cancelled"} else None
+    return None if flow is None or flow.status == "completed" else views.run(flow.id)
 
 
 def _told(answers: Sequence[Answer], *, as_json: bool) -> None:

@@ -478,6 +478,36 @@ def archive_letters(
         say(f"{'Opened' if undo else 'Archived'} 0: none of those that are {'archived' if undo else 'open'} fits.")
 
 
+@dlq.command("resolve")
+def resolve_letter(
+    letter_id: Id,
+    *,
+    as_: Annotated[
+        str, typer.Option("--as", metavar="done|not-done", help="What you found: done, or not-done.", show_default=False)
+    ],
+    reason: Reason = "settled by hand",
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Settle by hand whether a row of a flow's step was done."""
+    if as_ not in {"done", "not-done"}:
+        refuse(f"expected --as to be done or not-done, got: {as_!r}.")
+    with opened(store, app) as views:
+        letter = views.letters().resolve(views.letter_id(letter_id), done=as_ == "done", reason=reason)
+        found = views.flows.rows_of(letter)
+        place = stored_at(views, store)
+        command = [] if found is None else ["outlast", "resume", *views.called(found[0]), *place]
+        goes_on = found is not None and found[0].status not in {"completed", "cancelled"}
+    if as_json:
+        print_json({"id": letter.id, "as": as_, "status": letter.status})
+        return
+    then = "is not called again" if as_ == "done" else "is run by the next resume"
+    say(f"{letter.item_key} {then}.")
+    if goes_on:
+        hint(f"Once every row in doubt is settled, continue: {shlex.join(command)}")
+
+
 @dlq.command("export")
 @filtered()
 def export_letters(
@@ -573,12 +603,18 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
         record, step = found
         if record.status == "cancelled":
             return _ways_of_cancelled(views, letter, record, stored)
-        again = shlex.join(["outlast", "resume", *views.called(record), "--from-step", step, *stored])
-        return [f"Once the cause is gone, its flow does it again, and what needs it: {again}"]
+        if record.status == "completed":  # which accepts rows that are lost
+            again = shlex.join(["outlast", "resume", *views.called(record), "--from-step", step, *stored])
+            return [f"Once the cause is gone, its flow does all rows again, and what needs them: {again}"]
+        if step in views.flows.report(record).doubted:
+            settle = shlex.join(["outlast", "dlq", "resolve", letter.id[:12], *stored])
+            return [f"Look first whether it was done, and settle it: {settle} --as done|not-done"]
+        again = shlex.join(["outlast", "resume", *views.called(record), *stored])
+        return [f"Once the cause is gone, its flow runs the open rows, and what needs them: {again}"]
     run = views.flows.run_of(letter)
     called = (letter.item_key,) if run is None else views.called(run)
     resume = shlex.join(["outlast", "resume", *called, *stored])
-    undo = shlex.join(["outlast", "jobs", "undo", letter.item_key, *stored])
+    undo = shlex.join(["outlast", "jobs", "compensate", letter.item_key, *stored])
     if run is not None and run.status == "cancelled":
         return _ways_of_cancelled(views, letter, run, stored)
     if letter.kind == "step" and letter.stop_reason == "ambiguous":
@@ -596,7 +632,7 @@ def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> li
 def _ways_of_doubt(views: Views, job: JobRow, stored: Sequence[str]) -> list[str]:
     """What does a step again of a flow whose job has failed in it and may have done it; nothing for other jobs."""
     flow = views.flows.of_job(job)
-    if flow is None or flow.status != "failed":
+    if flow is None or flow.status not in {"failed", "partial_success"}:
         return []
     return [f"{what} {way}" for what, way in flow.doubt(stored)]
 

@@ -19,6 +19,7 @@ from outlast.cli.stores import opened, stored_at
 from outlast.cli.targets import PIPELINE, is_flow, loaded
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import mask
+from outlast.kernel.wording import counted
 from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, result_of
 from outlast.report.views import Views, run_document, slots_document
 from outlast.store.filters import FIELDS
@@ -236,6 +237,7 @@ def resume(
     root: Root = None,
     connections: ConnectionsFile = None,
     from_step: FromStep = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     pipeline_name: OfPipeline = None,
     progress: Progress = None,
     strict: Strict = False,
@@ -285,11 +287,15 @@ def resume(
             connections=connections,
             from_step=from_step,
             on_change=on_change,
+            dry_run=dry_run,
             wishes=Wishes(progress=progress, strict=strict, store=store, as_json=as_json),
         )
         return
     if problems := refuse_options(f"{record.run_key}, a run over items", of_flows, _OF_FLOWS):
         refuse(*problems)
+    if dry_run:
+        _print_open_items(record, as_json=as_json)
+        return
     given: dict[str, Any] = {
         "target": target,
         "input": source or None,
@@ -343,6 +349,21 @@ def resume(
     if problems or pipeline is None:
         refuse(*problems)
     _started(pipeline, command, progress=progress, strict=strict, store=store, as_json=as_json)
+
+
+def _print_open_items(record: RunRecord, *, as_json: bool) -> None:
+    """What a resume of a run over items would do, by its counts."""
+    counts = record.counts
+    finished = counts.total - counts.pending
+    if as_json:
+        found = {"dry_run": True, "pipeline": record.pipeline, "run_key": record.run_key, "kept": finished}
+        print_json(found | {"pending": counts.pending, "source_exhausted": record.source_exhausted, "exit_code": 0})
+        return
+    rest = "" if record.source_exhausted else ", and the rest of its source"
+    say(f"{record.pipeline}  {record.run_key}  dry run")
+    say(f"Nothing was run: it would keep {counted(finished, 'finished item')} and run {counts.pending:,} open{rest}.")
+    if counts.dlq:
+        hint(f"It keeps {counted(counts.dlq, 'dead letter')}: outlast dlq replay runs those again.")
 
 
 def replay(

@@ -177,7 +177,7 @@ def _next_of_rows(
     if flow.status == "completed" and record.counts.dlq + record.counts.failed:
         again = command("resume", *called, "--from-step", step)
         yield f"Once the cause is gone, its flow does all rows of {step} again, and what needs them: {again}"
-    elif flow.status in {"failed", "interrupted", "paused"}:
+    elif flow.status in {"failed", "partial_success", "interrupted", "paused"}:
         yield f"Its flow goes on with it: {command('resume', *called)}"
     yield f"Its flow: {command('runs', 'show', *called)}"
 
@@ -516,7 +516,7 @@ def refuse_below_flow(views: Views, record: RunRecord, command: str, stored: Seq
         line = f"To cancel that one: {way('cancel', *called)}"
     elif command == "resume" and flow.status == "completed":
         line = f"To do the step again, and what needs it: {way('resume', *called, '--from-step', step)}"
-    elif command == "resume" and flow.status in {"failed", "interrupted", "paused"}:
+    elif command == "resume" and flow.status in {"failed", "partial_success", "interrupted", "paused"}:
         line = f"That one goes on with it: {way('resume', *called)}"
     else:
         line = f"That one is {flow.status}: {way('runs', 'show', *called)}"

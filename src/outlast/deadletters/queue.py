@@ -206,6 +206,30 @@ class DeadLetters:
         """Open archived letters again, of `ids`, of the filter, or of both; how many were."""
         return self._moved(ids, where, "archived", "open", _reason(reason))
 
+    def resolve(self, id: str, *, done: bool, reason: str = "settled by hand") -> DeadLetter:  # noqa: A002 - as above
+        """
+        Settle a row of a flow's step by hand, such as one that may have been done. A row that was `done` is not called
+        again: the next resume of the flow counts it as succeeded, with no outputs. A row that was not is open, and that
+        resume runs it.
+        """
+        letter = self._row(id)
+        rows = self._store().rows_above(letter.run) if letter.kind == "item" else None
+        if rows is None:
+            raise ConfigurationError(
+                f"expected the dead letter of a row of a flow's step, got: {letter.id[:12]}, of {letter.pipeline}. "
+                "Replay it, or archive it if its work was done by hand."
+            )
+        _refuse_closed([letter])
+        lease = self._store().run_lease(rows[0].number)
+        if lease is not None and not self._gone(lease.owner):
+            raise ConfigurationError(f"the run {rows[0].run_key!r} of {rows[0].pipeline} is running: settle its rows when it has ended.")
+        how = "done" if done else "not-done"
+        changed = self._store().settle_letter(letter.id, how, _reason(reason), by=this_user())
+        if changed is None:
+            _refuse_closed([self._row(letter.id)])
+            raise ConfigurationError(f"the dead letter {letter.id[:12]} was changed at the same time: look at it again.")
+        return self._shown(changed)
+
     def _moved(
         self, ids: Sequence[str] | None, where: Mapping[str, Any], from_: LetterStatus, to: LetterStatus, reason: str
     ) -> int:
@@ -539,9 +563,10 @@ def _refuse_runs_of_flows(store: Store, runs: Iterable[str | None]) -> None:
 
 def _made_again(flow: RunRecord, step: str) -> str:
     """What does the rows of a step again."""
+    again = f" and from_step={step!r}, which does all rows again" if flow.status == "completed" else ""
     return (
         "its flow makes the row again of what the steps before have put out. Once the cause is gone, "
-        f"run {flow.pipeline} again with run_key={flow.run_key!r} and from_step={step!r}."
+        f"run {flow.pipeline} again with run_key={flow.run_key!r}{again}."
     )
 
 

@@ -42,6 +42,7 @@ STATES = {
     "waiting": ("waiting", "yellow"),
     "succeeded": ("succeeded", "green"),
     "cached": ("done before", "green"),
+    "partial_success": ("incomplete", "yellow"),
     "failed": ("failed", "red"),
     "skipped": ("not begun", "bright_black"),
     "undoing": ("undoing", "yellow"),
@@ -51,6 +52,7 @@ STATES = {
 }
 _DONE = ("succeeded", "cached")
 _UNDONE = ("compensated", "compensating", "undoing")
+_BAD = {"failed", "partial_success", "compensation_failed"}
 _QUIET = {"pending", "skipped"}
 
 
@@ -170,12 +172,12 @@ def _said(step: StepView, state: str) -> Iterator[str]:
             yield f"attempt {max(1, attempt + waits)} of {most}"
         if not waits and step.started_at is not None:
             yield whole((here.get().clock.now() - step.started_at).total_seconds())
-    elif state in {"failed", "compensation_failed"}:
+    elif state in _BAD:
         if attempt:
             yield counted(attempt, "attempt")
     elif state in _DONE and attempt > 1:
         yield counted(attempt, "attempt")
-    if step.took is not None and state in {"succeeded", "failed"}:
+    if step.took is not None and state in {"succeeded", "partial_success", "failed"}:
         yield duration(step.took)
     if step.counts:
         yield rows_told(step.counts)
@@ -234,7 +236,7 @@ def _headline(now: FlowNow, width: int) -> Text:
 def _bar(now: FlowNow, width: int) -> Text:
     from outlast.display.terminal import WIDEST_BAR, bar
 
-    bad = sum(step.state in {"failed", "compensation_failed"} for step in now.steps)
+    bad = sum(step.state in _BAD for step in now.steps)
     undone = sum(step.state in _UNDONE for step in now.steps)
     label = f"  {now.done:,} of {counted(len(now.steps), 'step')}"
     room = max(10, min(width, WIDEST_BAR) - len(label))
@@ -279,8 +281,8 @@ def _crowded(now: FlowNow, width: int, room: int) -> list[Text]:
 
     if room <= 0:
         return []
-    rank = ["running", "undoing", "waiting", "failed", "compensation_failed", "compensating", "compensated", "pending"]
-    rank.append("succeeded")
+    rank = ["running", "undoing", "waiting", "failed", "compensation_failed", "partial_success", "compensating", "compensated"]
+    rank += ["pending", "succeeded"]
     order = sorted(now.steps, key=lambda step: rank.index(step.state) if step.state in rank else len(rank))
     chosen = {step.id for step in order[: room - 1]}
     shown = [step for step in now.steps if step.id in chosen]
@@ -407,7 +409,7 @@ def page(now: FlowNow) -> str:
     """A run at one instant, as HTML."""
     from outlast.display.html import bar, coloured, cut, dimmed, escaped, framed, headline, monospaced, paragraph, table
 
-    bad = sum(step.state in {"failed", "compensation_failed"} for step in now.steps)
+    bad = sum(step.state in _BAD for step in now.steps)
     undone = sum(step.state in _UNDONE for step in now.steps)
     ways = {name: lines for lines, name in gutter(now.edges, [step.id for step in now.steps], MOST_LANES)}
     rows = [
@@ -442,6 +444,7 @@ _KIND = {
     "compensating": "again",
     "succeeded": "good",
     "cached": "good",
+    "partial_success": "again",
     "failed": "bad",
     "compensation_failed": "bad",
     "compensated": "limit",

@@ -5,21 +5,23 @@ from it, and what a run would do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outlast.flow.opening import admit, check_changed, check_doubt, check_from, what_again
-from outlast.flow.progress import DONE, compared, recovered
-from outlast.flow.record import progress_of
+from outlast.flow.progress import DONE, PARTIAL, compared, recovered
+from outlast.flow.record import newest_rows, progress_of, settled_rows
+from outlast.kernel.wording import counted
 from outlast.spec.manifest import Manifest, ManifestStep
 from outlast.work.leases import certainly_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from outlast.flow.opening import FlowPlan
     from outlast.flow.progress import Changed
     from outlast.store import Store
+    from outlast.store.flows import FlowStep
     from outlast.store.records import RunRecord
 
 
@@ -109,6 +111,7 @@ class Outlook:
     failed: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     keyed: tuple[str, ...] = ()
+    open_rows: Mapping[str, int] = field(default_factory=dict[str, int])  # of steps that keep the others
 
     def of(self, step: str) -> str:
         """What would become of a step, in words."""
@@ -119,6 +122,8 @@ class Outlook:
             return "undone"
         if step in self.again:
             return f"done again{unless}"
+        if step in self.run and step in self.open_rows:
+            return f"run its {counted(self.open_rows[step], 'open row')}{unless}"
         if step in self.run:
             return f"run{unless}"
         if step in self.failed or step in self.undone:
@@ -143,6 +148,8 @@ class Outlook:
             return "nothing is left to do"
         begun = [name for name in self.keyed if name in (*self.again, *self.run)]
         unless = f"; {', '.join(begun)} only if no other run has done it under its key" if begun else ""
+        rows = [f"of {name} only {counted(many, 'open row')}" for name, many in self.open_rows.items()]
+        unless = "".join(f"; {one}" for one in rows) + unless
         return f"it would {', '.join(parts)}{unless}"
 
 
@@ -168,7 +175,7 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     rows = store.flow_steps(record.number)
     changed = compared(plan.manifest, rows)
     check_changed(plan, record, changed)
-    check_doubt(plan, record, rows)
+    check_doubt(store, plan, record, rows)
     lease = store.run_lease(record.number)
     if lease is None or certainly_dead(lease.owner):
         rows = [recovered(row) for row in rows]
@@ -186,4 +193,17 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     again = tuple(name for name in done if name in redo)
     kept = tuple(name for name in done if name not in redo)
     run = tuple(name for name in names if name not in done)
-    return Outlook(kept=kept, run=run, again=again, first=tuple(first), keyed=keyed)
+    open_rows = _open_rows(store, record, [row for row in rows if row.step in run and row.step not in first])
+    return Outlook(kept=kept, run=run, again=again, first=tuple(first), keyed=keyed, open_rows=open_rows)
+
+
+def _open_rows(store: Store, record: RunRecord, rows: Sequence[FlowStep]) -> dict[str, int]:
+    """How many rows of each step are open, as far as all of them were read."""
+    found: dict[str, int] = {}
+    for row in rows:
+        lost = row.deed == "do" and row.state in {"failed", PARTIAL}
+        run = newest_rows(store, record, row.step, row.round) if lost else None
+        if run is not None and run.source_exhausted and run.counts.succeeded:
+            done_by_hand = [*settled_rows(store, run).values()].count("done")
+            found[row.step] = run.counts.total - run.counts.succeeded - run.counts.skipped - done_by_hand
+    return found

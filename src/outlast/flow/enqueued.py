@@ -8,6 +8,7 @@ A flow as a durable job: the kind ``outlast.flow``, which every worker does that
     completed                       succeeded
     a step has failed               what the job's policy says of the step's own error: once it says no more, and only
                                     then, what was done is undone, and the job has failed
+    a step lost rows                as above, while an open row may succeed; then failed as `incomplete`, and nothing is undone
     a step waits for long           back into the queue until then, which costs no attempt
     another process has the run     the same, for `TAKEN` seconds
     the worker ends                 given back, which costs no attempt
@@ -196,6 +197,7 @@ class _Attempt:
 
     def prepared(self) -> FlowPlan:
         """What is to be run. Raises what becomes of the job if nothing is."""
+        from outlast.flow.opening import check_keys
         from outlast.flow.prepared import planned
         from outlast.work.patience import keep_trying
 
@@ -215,6 +217,8 @@ class _Attempt:
                 connections=connections_here(given.connections, root),
                 file=given.file,
             )
+            if record is not None:
+                check_keys(plan, record)
         except ConfigurationError as wrong:
             raise self._unfit(manifest.name, " ".join(wrong.problems), stands=record is not None) from None
         return replace(
@@ -256,7 +260,7 @@ class _Attempt:
         self.another = before != self.tenure
         if record.status == "cancelled" or (record.status == "paused" and not self.another):
             raise CalledOff(f"its run {record.run_key!r} was {record.status}: {record.why}")
-        if record.status == "failed" and not self.another:
+        if record.status in {"failed", "partial_success"} and not self.another:
             # The worker has ended between the end of the run and that of the job: it is not begun anew.
             raise self._failed(result_of_record(store, self.home.codec, record, manifest))
 
@@ -307,17 +311,19 @@ class _Attempt:
         is not. From the thread of the step. If another step has ended the job already, that is `reason`.
         """
         answer = self._answer(error, reason, attempts, step.policy["retry"])
-        is_over = any(isinstance(other, str) for _, other in list(self.answers.values()))
+        # A step that lost rows ends nothing: another step may bring the job back.
+        is_over = any(isinstance(other, str) and other != "incomplete" for _, other in list(self.answers.values()))
         self.answers[step.id] = error, answer
         return reason if is_over else answer
 
     def final(self, failed: Sequence[tuple[FlowStep, BaseException | None]]) -> bool:
         """
-        Whether the job has no further attempt for the steps that have failed. What is answered is what becomes of the job:
-        of several steps, one that is not tried again decides.
+        Whether the job has no further attempt for the steps that have failed, or lost rows. What is answered is what becomes of
+        the job. Of several steps that failed, one that is not tried again decides; of steps that lost rows, one that is.
         """
         found = [self._answered(row, error) for row, error in failed]
-        self.decided = next((one for one in found if isinstance(one[1], str)), found[0])
+        ends = failed[0][0].state != "partial_success"
+        self.decided = next((one for one in found if isinstance(one[1], str) is ends), found[0])
         return isinstance(self.decided[1], str)
 
     def _answered(self, row: FlowStep, error: BaseException | None) -> tuple[Exception, float | StopReason]:
@@ -335,14 +341,15 @@ class _Attempt:
         if self.active.spent:
             return "exhausted"
         exhausted = False if retry.get("retry_exhausted") is False else None
-        return self.active.follows(error, reason, retried=attempts > 1, retry_exhausted=exhausted)
+        answer = self.active.follows(error, reason, retried=attempts > 1, retry_exhausted=exhausted)
+        return "incomplete" if reason == "incomplete" and isinstance(answer, str) else answer
 
     # -- what becomes of the job
 
     def _end(self, result: FlowResult) -> Exception:
         run = self.run
         assert run is not None  # noqa: S101 - it has come to an end
-        if run.comes_back or result.status == "failed":
+        if run.comes_back or result.status in {"failed", "partial_success"}:
             return self._failed(result)
         if result.reason == "lease_lost":
             return PutBack(result.why, TAKEN)
@@ -364,7 +371,8 @@ class _Attempt:
 
 def _recorded(result: FlowResult) -> tuple[Exception, StopReason]:
     """What a run has failed with, from what is on record."""
-    failed = next((step for step in result.steps if step.status == "failed"), None)
+    lost = [step for step in result.steps if step.status in {"failed", "partial_success"}]
+    failed = min(lost, key=lambda step: step.status, default=None)  # one that failed, if there is any
     if failed is None:
         return PermanentFailure(result.why), "permanent"
     last = failed.attempts[-1] if failed.attempts else None

@@ -40,7 +40,8 @@ from outlast.components.running import StepContext
 from outlast.deadletters import NothingToReplay
 from outlast.errors import LeaseLost, PermanentFailure, TemporaryFailure
 from outlast.flow.parts import guard_of
-from outlast.flow.progress import may_be_done, tried_since
+from outlast.flow.progress import tried_since
+from outlast.flow.record import row_may_be_done, settled_rows
 from outlast.flow.rows import (
     Marks,
     RowDeed,
@@ -53,7 +54,7 @@ from outlast.flow.rows import (
     remembering,
     undone_by_row,
 )
-from outlast.flow.steps import Unfinished
+from outlast.flow.steps import OpenRows, RowsLost, RowsPending, Unfinished
 from outlast.flow.underway import is_under_way
 from outlast.kernel.clock import here
 from outlast.kernel.wording import counted
@@ -372,6 +373,11 @@ class _OfItems:
                 return
             after = page[-1].seq
 
+    def _settled(self, record: RunRecord) -> dict[str, str]:
+        """As `settled_rows`."""
+        found: dict[str, str] = keep_trying(partial(settled_rows, self.there.store, record), "the store")
+        return found
+
     def kept(self, row: ItemRow) -> dict[str, Any]:
         """What is on record of a row that succeeded."""
         found: dict[str, Any] = self.there.home.codec.decode(row.output or b"")
@@ -386,11 +392,6 @@ def _apart(work: StepWork, run: _Timed) -> RunResult[Any]:
     captures.set(tuple(one for one in captures.get() if one != work._hear))  # noqa: SLF001 - its own hook
     result: RunResult[Any] = blocking(run)
     return result
-
-
-def _may_be_done(row: ItemRow) -> bool:
-    """Whether a row may have been done although it failed."""
-    return row.failure is not None and may_be_done(row.failure.stop_reason, row.failure.error_class)
 
 
 def _told(result: RunResult[Any]) -> str:
@@ -417,6 +418,22 @@ def _failed(result: RunResult[Any]) -> Exception:
         verdict = classify("temporary_failure" if result.counts.pending else "data_error")
     kind = TemporaryFailure if verdict.category == "transient" else PermanentFailure
     return kind(why, error_class=verdict.error_class)
+
+
+def _partial(result: RunResult[Any]) -> Exception:
+    """
+    A run that lost items. One open item that failed transiently, or that never began, is worth another attempt of the job:
+    that runs only the open ones.
+    """
+    error = _failed(result)
+    passing = next((one for one in result.groups if classify(one.error_class).category == "transient"), None)
+    error_class = getattr(error, "error_class", None)
+    if isinstance(error, TemporaryFailure) or passing is not None:
+        known = error_class if isinstance(error, TemporaryFailure) or passing is None else passing.error_class
+        return RowsPending(str(error), error_class=known)
+    if result.counts.pending:
+        return RowsPending(str(error), error_class="temporary_failure")
+    return RowsLost(str(error), error_class=error_class)
 
 
 # -- for_each --------------------------------------------------------------------------------------------------------------
@@ -448,7 +465,11 @@ class _Rows(_OfItems):
             lost=self.lose,
             instead=self._inside if own else None,
         )
-        plan = self.pipeline(deed, guard, self.name)._plan(  # noqa: SLF001 - a run that winds down with the flow
+        lowest = step.policy["min_partial_rate"]
+        # Reading stops early only where the step has failed, whatever the rest comes to.
+        bounds = {"min_success_rate": step.policy["min_success_rate"], "failure_budget": 1.0 - lowest}
+        pipeline = self.pipeline(deed, guard, self.name, min_partial_rate=lowest, **bounds)
+        plan = pipeline._plan(  # noqa: SLF001 - a run that winds down with the flow
             run_key=key,
             item_key=item_key,
             home=there.home,
@@ -466,12 +487,19 @@ class _Rows(_OfItems):
         record = self.found(key)
         assert record is not None  # noqa: S101 - it has just ended
         self._settle(record)
-        if result.status == "failed":
-            failed = _failed(result)
+        if result.status != "completed":
+            failed = _partial(result) if self._is_partial(result, len(rows)) else _failed(result)
             if self._is_in_doubt(record):
                 mark_begun(failed)
             raise failed from result.error
         return self._put_out(result, record, rows, item_key)
+
+    def _is_partial(self, result: RunResult[Any], total: int) -> bool:
+        """Whether enough rows succeeded, also where the run stopped early: rows that never began are open."""
+        if result.error is not None and not isinstance(result.error, FailureBudgetExceeded):
+            return False
+        wanted = total - result.counts.skipped
+        return result.counts.succeeded >= self.step.policy["min_partial_rate"] * wanted
 
     def _put_out(self, result: RunResult[Any], record: RunRecord, rows: list[Any], item_key: Any) -> dict[str, Any]:
         places = {key: place for place, key in enumerate(keys_of(rows, item_key))}
@@ -498,7 +526,7 @@ class _Rows(_OfItems):
         """
         if self.step.policy.get("idempotent") is not False:
             return False
-        return any(_may_be_done(row) for how in ("dlq", "failed") for row in self.items(record, how))
+        return any(row_may_be_done(row) for how in ("dlq", "failed") for row in self.items(record, how))
 
     # -- rounds
 
@@ -521,10 +549,15 @@ class _Rows(_OfItems):
         changed: list[str] = []
         carries = not again and not undoing
         if carries:
+            by_key = dict(zip(keys, rows, strict=True))
             stands = {row.key: self.kept(row) for row in self.items(record, "succeeded")}
-            changed = self._changed(dict(zip(keys, rows, strict=True)), stands)
+            changed = self._changed(by_key, stands)
             for one in changed:
                 del stands[one]
+            marks = Marks(self.work, self.values)
+            for one, how in self._settled(record).items():
+                if how == "done" and one in by_key:
+                    stands[one] = {"outputs": {}, "marks": marks.of(by_key[one])}
         if "idempotency" in self.step.work and self.found(key) is None:
             redone = {*changed} if carries else {*keys}
             for own, row in zip(keys, rows, strict=True):
@@ -674,6 +707,8 @@ class _Project:
         result = self._driven(self._source, run_key=key, sink=self._sink, item_key=self._config.item_key)
         if result.status == "failed":
             raise _failed(result) from result.error
+        if result.status == "partial_success":
+            raise _partial(result) from result.error
         counts = result.counts
         outputs: dict[str, Any] = {} if self._sink is None else self._written(self._sink)
         if self._sink is None:
@@ -698,10 +733,10 @@ class _Project:
         return self._runs.drive(plan, source)
 
     def _replay(self, key: str, attempt: int) -> None:
-        """What has failed for good in a run that has failed is tried again, before that goes on."""
+        """The dead letters of a run that failed or lost items are replayed into it, before that goes on."""
         store = self._home.store
         record = keep_trying(lambda: store.find_run(self._pipeline.name, key), "the store")
-        if record is None or record.status != "failed":
+        if record is None or record.status not in {"failed", "partial_success"}:
             return
         home = self._home if isinstance(self._home, Home) else self._home.home
         keep_trying(home.dead_letters.release, "the store")  # what replays had claimed that are no more
@@ -844,9 +879,12 @@ class _Undo(_OfItems):
             more = {place: {} for place in (*failed, *self._under_way(number, record, open_))}
         else:
             once = self.step.policy.get("idempotent") is False
-            doubt = [place for place, row in failed.items() if once and _may_be_done(row)]
+            doubt = [place for place, row in failed.items() if once and row_may_be_done(row)]
             left = open_ if self._cut_off(number, record) else ()
             more = {place: {"unknown": True} for place in (*doubt, *left)}
+            for place, how in ((places[key], how) for key, how in self._settled(record).items() if key in places):
+                more.pop(place, None)
+                more |= {place: {"outputs": {}}} if how == "done" else {}
         found |= {place: {"key": keys[place], "item": rows[place]} | said for place, said in more.items()}
         return [found[place] for place in sorted(self._once(found), reverse=True)]
 

@@ -10,10 +10,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError, LeaseLost, nearest
-from outlast.flow.progress import CUT_OFF, DONE, after_crash, behind, compared, for_a_new_round, in_doubt, plain
-from outlast.flow.record import progress_of, result_of_record
+from outlast.flow.progress import (
+    CUT_OFF,
+    DONE,
+    PARTIAL,
+    after_crash,
+    behind,
+    compared,
+    for_a_new_round,
+    in_doubt,
+    plain,
+)
+from outlast.flow.record import doubtful, doubtful_rows, newest_rows, progress_of, result_of_record
 from outlast.flow.steps import letter_of
 from outlast.kernel.clock import here
+from outlast.kernel.wording import counted
 from outlast.pipeline.lease import let_go, take
 from outlast.spec.manifest import ManifestStep
 from outlast.store.flows import AfterCrash
@@ -21,7 +32,7 @@ from outlast.store.records import StageMark
 from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from outlast.flow.progress import Changed, Progress
     from outlast.flow.results import FlowResult
@@ -97,7 +108,7 @@ def opened(store: Store, plan: FlowPlan) -> Opened | FlowResult:
     rows: list[FlowStep] = keep_trying(lambda: store.flow_steps(record.number), "the store")
     changed = compared(manifest, rows)
     check_changed(plan, record, changed)
-    check_doubt(plan, record, rows)
+    check_doubt(store, plan, record, rows)
     if _is_over(plan, record, rows, changed):
         return result_of_record(store, plan.home.codec, record, manifest)
     lease = take(store, record)
@@ -109,7 +120,7 @@ def opened(store: Store, plan: FlowPlan) -> Opened | FlowResult:
         rows = keep_trying(lambda: store.flow_steps(record.number), "the store")
         changed = compared(manifest, rows)
         check_changed(plan, again, changed)
-        check_doubt(plan, again, rows)
+        check_doubt(store, plan, again, rows)
         if _is_over(plan, again, rows, changed):  # another process has ended it, while its lease was waited for
             let_go(store, lease)
             return result_of_record(store, plan.home.codec, again, manifest)
@@ -158,7 +169,7 @@ def _arranged(
     opened = Opened(record, lease, rows, number, changed=changed)
     again: list[str] = []
     if plan.undo_only:  # asked for now: what could not be undone before is tried again
-        again = _to_undo_first(store, progress, list(progress.do))
+        again = _to_undo_first(store, progress, list(progress.do), keeps=())
     elif record.reason != "cancelling":
         opened.redo, opened.first = what_again(store, plan, record, progress, rows, changed)
         again = opened.first
@@ -180,24 +191,35 @@ def what_again(
     """The steps that are done again, and those of them that are undone first."""
     redo = to_redo(plan, record, rows, changed)
     stuck = [name for name in progress.not_undone() if progress.stands(name)]
-    if has_failed(record) and not plan.spent:
+    if has_open_steps(record) and not plan.spent:
         redo += [name for name in for_a_new_round(plan.manifest, rows, (*redo, *stuck)) if name not in redo]
-    elif not redo and not progress.undoing and _again_in_job(plan, record, progress) and not plan.spent:
-        return progress.failed, []  # what is done stays: nothing of it was undone
+    elif not redo and not progress.undoing and not plan.spent:
+        again = _again_in_job(plan, record, progress)
+        if again or not progress.failed:  # what is done stays: nothing of it was undone
+            doubted = doubtful(store, record, plan.manifest, rows)
+            return [*progress.failed, *(name for name in progress.partial if name not in doubted)], []
     return redo, _to_undo_first(store, progress, redo)
 
 
-def _to_undo_first(store: Store, progress: Progress, names: list[str]) -> list[str]:
-    """Those of the steps that stand and can be undone, unless somebody has undone them by hand."""
+def _to_undo_first(
+    store: Store, progress: Progress, names: list[str], *, keeps: Collection[str] = frozenset({PARTIAL})
+) -> list[str]:
+    """
+    Those of the steps that stand and can be undone, unless somebody has undone them by hand. A step in one of the states
+    `keeps` goes on with what it has done.
+    """
     return [
         name
         for name in names
-        if progress.stands(name) and not (name in progress.not_undone() and is_settled(store, progress.undo[name]))
+        if progress.stands(name)
+        and progress.state(name) not in keeps
+        and not (name in progress.not_undone() and is_settled(store, progress.undo[name]))
     ]
 
 
-def has_failed(record: RunRecord) -> bool:
-    return record.status == "failed"
+def has_open_steps(record: RunRecord) -> bool:
+    """Whether the run is over, and a new round does what is not done."""
+    return record.status in {"failed", "partial_success"}
 
 
 def _again_in_job(plan: FlowPlan, record: RunRecord, progress: Progress) -> bool:
@@ -262,12 +284,27 @@ def admit(plan: FlowPlan, record: RunRecord) -> None:
         )
     if record.status == "cancelled" and not plan.undo_only:
         raise _cancelled(plan)
+    check_keys(plan, record)
 
 
 def _cancelled(plan: FlowPlan) -> ConfigurationError:
     return ConfigurationError(
         f"the run {plan.run_key!r} of {plan.manifest.name} was cancelled: begin another one with another run_key."
     )
+
+
+def check_keys(plan: FlowPlan, record: RunRecord) -> None:
+    """
+    Another secret makes other digests of the same idempotency keys: what is stored under the old ones would be neither found
+    nor released. To undo a step as a whole, the stored digests are enough.
+    """
+    was, now = ((record.identity or {}).get("flow") or {}).get("keys"), plan.files.get("keys")
+    by_row = any("idempotency" in step.work and step.work.get("compensate", {}).get("per") == "row" for step in plan.manifest.steps)
+    if was is not None and now is not None and was != now and (by_row or not plan.undo_only):
+        raise ConfigurationError(
+            f"expected the OUTLAST_IDEMPOTENCY_SECRET with which the run {record.run_key!r} of {record.pipeline} made its idempotency "
+            "keys, got: another one, or none. Set it here, or unset it if the run had none. Nothing was changed."
+        )
 
 
 def check_changed(plan: FlowPlan, record: RunRecord, changed: Changed) -> None:
@@ -295,12 +332,24 @@ def _other_params(manifest: Manifest, record: RunRecord) -> list[str]:
     return [name for name, value in manifest.params.items() if name in before and plain(value) != before[name]]
 
 
-def check_doubt(plan: FlowPlan, record: RunRecord, rows: list[FlowStep]) -> None:
-    """What may have been done, and must not be done twice, is done again only where somebody says so by its name."""
-    if not has_failed(record) or plan.undo_only or plan.spent:
+def check_doubt(store: Store, plan: FlowPlan, record: RunRecord, rows: list[FlowStep]) -> None:
+    """
+    What may have been done, and must not be done twice, is done again only if you name the step, or settle its rows by
+    hand.
+    """
+    if not has_open_steps(record) or plan.undo_only or plan.spent:
         return
     chosen = {*_left_to_redo(record), *(behind(plan.manifest, [plan.from_step]) if plan.from_step is not None else ())}
-    if left := [name for name in in_doubt(plan.manifest, rows) if name not in chosen]:
+    if left := [name for name in doubtful(store, record, plan.manifest, rows) if name not in chosen]:
+        row = next(one for one in rows if (one.step, one.deed) == (left[0], "do"))
+        if many := doubtful_rows(store, record, row):
+            run = newest_rows(store, record, row.step, row.round)
+            raise ConfigurationError(
+                f"{counted(many, 'row')} of {left[0]} in the run {record.run_key!r} of {record.pipeline} may have been done, and must not "
+                f"be done twice (idempotent: false). List them: outlast dlq list --run {'' if run is None else run.id[:12]}. Look whether each was "
+                f"done, and settle it: outlast dlq resolve ID --as done, or --as not-done. from_step={left[0]!r} "
+                f"(--from-step {left[0]}) does all of them again."
+            )
         raise ConfigurationError(
             f"the run {record.run_key!r} of {record.pipeline} has failed in {', '.join(left)}, which may have been done and must not be "
             f"done twice (idempotent: false). Look first whether it was done. If it was not, or was undone by hand, from_step={left[0]!r} "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.components.registry import find_component
 from outlast.errors import ConfigurationError, Problem
 from outlast.flow.opening import FlowPlan
-from outlast.flow.steps import KEY_SECRET
+from outlast.flow.steps import KEY_SECRET, keys_mark
 from outlast.kernel.clock import REAL
 from outlast.kernel.redact import passwords_in, remember_secret, remember_variable
 from outlast.pipeline.home import DEFAULT
@@ -49,7 +49,8 @@ def planned(
     if problems:
         raise ConfigurationError(problems)
     remember_variable(KEY_SECRET)
-    files = {"root": root, "connections": connections, "file": file}
+    keyed = any("idempotency" in step.work for step in manifest.steps)
+    files = {"root": root, "connections": connections, "file": file, "keys": keys_mark() if keyed else None}
     return FlowPlan(
         manifest=manifest,
         home=home,

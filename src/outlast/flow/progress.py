@@ -6,13 +6,13 @@ How far a flow's run is, and what follows. Pure: what is on record goes in, what
     undo      what has been done is undone, one by one, in the reverse order in which it succeeded
 
 Nothing else says which of the three a run is in: a step that has failed for good means that the run is to be undone,
-whoever goes on with it.
+whoever goes on with it. A step that lost rows compensates nothing: steps that do not need it run, and then the run is over.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from outlast.spec.references import parse, references_in
 from outlast.verdicts import classify
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Phase: TypeAlias = Literal["forward", "drain", "undo", "over"]
 #: States of a step whose outputs are on record.
 DONE = frozenset({"succeeded", "cached"})
+#: The state of a step that lost rows: fewer succeeded than it needs, and enough for a resume to run only the open ones.
+PARTIAL: Final = "partial_success"
 _OPEN = frozenset({"pending", "waiting"})
 
 
@@ -62,6 +64,11 @@ class Progress:
         return [step.id for step in self.manifest.steps if self.state(step.id) == "failed"]
 
     @property
+    def partial(self) -> list[str]:
+        """The steps that lost rows, in the order of the manifest."""
+        return [step.id for step in self.manifest.steps if self.state(step.id) == PARTIAL]
+
+    @property
     def undoing(self) -> bool:
         """Whether something of this round was begun to be undone."""
         return any(
@@ -78,7 +85,9 @@ class Progress:
             if running:
                 return "drain"
             return "undo" if self.to_undo() else "over"
-        return "over" if all(self.state(step.id) in DONE for step in self.manifest.steps) else "forward"
+        if all(self.state(step.id) in DONE for step in self.manifest.steps):
+            return "over"
+        return "over" if self.partial and not running and not self.ready(()) else "forward"
 
     def ready(self, running: Collection[str]) -> list[str]:
         """The steps that may begin now, in the order of the manifest."""
@@ -170,7 +179,7 @@ def is_begun(undo: FlowStep | None) -> bool:
 def _may_stand(row: FlowStep) -> bool:
     """Whether something of a step that is not done may have been done, and is undone."""
     how = row.definition["work"]["compensate"]
-    begun = row.made_in_round and row.state in {"failed", "pending", "waiting"}
+    begun = row.made_in_round and row.state in {"failed", PARTIAL, "pending", "waiting"}
     return begun and (how["when"] == "started" or how.get("per") == "row")
 
 
@@ -225,7 +234,7 @@ def recovered(row: FlowStep) -> FlowStep:
 
 def in_doubt(manifest: Manifest, rows: Iterable[FlowStep]) -> list[str]:
     """
-    The steps of a failed run that may have been done and must not be done twice: they have failed in a way that does not
+    The steps that may have been done and must not be done twice: they, or rows of them, have failed in a way that does not
     tell, such as by an answer that was lost, and nobody has undone them. What the file says now counts.
     """
     rows = list(rows)
@@ -235,7 +244,7 @@ def in_doubt(manifest: Manifest, rows: Iterable[FlowStep]) -> list[str]:
         row.step
         for row in rows
         if row.deed == "do"
-        and row.state == "failed"
+        and row.state in {"failed", PARTIAL}
         and row.step in once - undone
         and may_be_done(row.stop_reason, row.error_class)
     ]
@@ -245,6 +254,11 @@ def _of_done_rows(undo: FlowStep) -> bool:
     """Whether it undoes only the rows that are on record as done: the others stay as doubtful as they were."""
     how = undo.definition["work"].get("compensate", {})
     return bool(how.get("per") == "row" and how.get("when") == "completed")
+
+
+def of_rows(row: FlowStep) -> bool:
+    """Whether what is in doubt of a step are rows with an end on record, which are settled by hand one by one."""
+    return "for_each" in row.definition["work"] and row.error_class not in {"worker_lost", "poison"}
 
 
 def may_be_done(reason: str | None, error_class: str | None) -> bool:

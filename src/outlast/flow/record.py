@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.flow.outputs import Outputs
-from outlast.flow.progress import DONE, Progress, in_doubt, is_begun
+from outlast.flow.progress import DONE, PARTIAL, Progress, in_doubt, is_begun, may_be_done, of_rows
 from outlast.flow.results import FlowResult, StepRow
 from outlast.jobs.handle import AttemptRow
 from outlast.kernel.wording import counted
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from outlast.store.flows import FlowStep, StepAttempt
     from outlast.store.records import ItemRow, ItemStatus, RunRecord
 
-_OVER = frozenset({"completed", "failed", "cancelled"})
+_OVER = frozenset({"completed", "partial_success", "failed", "cancelled"})
 _ENDED = frozenset({"completed", "partial_success", "failed"})
 NOTHING: Mapping[str, StepStatus] = MappingProxyType({})
 #: Why a row was left as it is when its step was undone.
@@ -79,7 +79,7 @@ def result_of_record(
         "status": record.status,
         "reason": record.reason,
         "compensation": progress.compensation(alone),
-        "dead_letters": open_letters(store, steps),
+        "dead_letters": open_letters(store, record, steps, max((row.round for row in rows), default=1)),
         **said,
     }
     fields.setdefault("why", with_letters(record.why, fields["dead_letters"]))
@@ -258,7 +258,7 @@ def rows_left(store: Store, codec: Codec, record: RunRecord, progress: Progress)
 def _leaves_rows(row: FlowStep) -> bool:
     """Whether a step is undone once for all of its rows, and has not come to its end: then nothing undoes those that are done."""
     how = row.definition["work"].get("compensate")
-    if how is None or "for_each" not in row.definition["work"] or row.state not in {"failed", "pending", "waiting"}:
+    if how is None or "for_each" not in row.definition["work"] or row.state not in {"failed", PARTIAL, "pending", "waiting"}:
         return False
     return how.get("per") != "row" and not (how["when"] == "started" and row.made_in_round)
 
@@ -278,11 +278,59 @@ def _has_open(run: RunRecord) -> bool:
     return not run.source_exhausted or run.counts.pending > 0
 
 
-def open_letters(store: Store, steps: Sequence[StepRow]) -> int:
-    """Rows and items that failed for good although their step has succeeded, and whose letters are open now."""
+def newest_rows(store: Store, record: RunRecord, step: str, last: int) -> RunRecord | None:
+    """The newest run over the rows or items of a step, of a round up to `last`."""
+    for number in range(last, 0, -1):
+        key = f"{record.id}/{step}" + ("" if number == 1 else f"/{number}")
+        for run in store.find_runs(key, None):
+            if run.run_key == key:
+                return run
+    return None
+
+
+def settled_rows(store: Store, run: RunRecord) -> dict[str, str]:
+    """Rows of a run whose outcome was settled by hand, by their keys: ``done`` or ``not-done``."""
+    found: dict[str, str] = {}
+    after = None
+    while True:
+        page = store.letters(after=after, limit=_PAGE, run=run.id)
+        found |= {one.item_key: str(one.metadata["settled"]["as"]) for one in page if "settled" in one.metadata}
+        if len(page) < _PAGE:
+            return found
+        after = page[-1]
+
+
+def doubtful(store: Store, record: RunRecord, manifest: Manifest, rows: Sequence[FlowStep]) -> list[str]:
+    """As `in_doubt`, without steps of which every doubtful row was settled by hand."""
+    return [
+        name
+        for name in in_doubt(manifest, rows)
+        if doubtful_rows(store, record, next(row for row in rows if (row.step, row.deed) == (name, "do"))) != 0
+    ]
+
+
+def doubtful_rows(store: Store, record: RunRecord, row: FlowStep) -> int | None:
+    """How many rows of a step may have been done and are not settled; None if what is in doubt are no rows."""
+    run = newest_rows(store, record, row.step, row.round) if of_rows(row) else None
+    if run is None or run.status not in _ENDED:
+        return None
+    settled = settled_rows(store, run)
+    failed = (one for how in ("dlq", "failed") for one in _items(store, run, how))  # type: ignore[arg-type]
+    return sum(row_may_be_done(one) and one.key not in settled for one in failed)
+
+
+def row_may_be_done(row: ItemRow) -> bool:
+    """Whether a row may have been done although it failed."""
+    return row.failure is not None and may_be_done(row.failure.stop_reason, row.failure.error_class)
+
+
+def open_letters(store: Store, record: RunRecord, steps: Sequence[StepRow], last: int) -> int:
+    """Open dead letters of rows and items, of steps that have succeeded or lost rows."""
     found = 0
     for step in steps:
-        if (
+        if step.status == PARTIAL and (run := newest_rows(store, record, step.id, last)) is not None:
+            found += len(store.letter_owners(run=run.id, status="open"))
+        elif (
             step.status in DONE
             and {"dead_letters", "outcome", "run"} <= {*step.outputs}
             and step.outputs["dead_letters"]
@@ -425,6 +473,10 @@ def in_words(
         row = progress.do[name]
         how = row.error_class if retried else f"{row.error_class}, {row.stop_reason}"
         parts.append(f"{name} failed ({how}): {row.error}")
+    for name in progress.partial:
+        row = progress.do[name]
+        how = f" ({row.error_class})" if retried else ""
+        parts.append(f"{name} is incomplete{how}: {row.error}")
     parts.append(said)
     undone = [name for name, row in progress.undo.items() if row.state == "succeeded" and name not in alone]
     if undone:
@@ -437,11 +489,20 @@ def in_words(
     if stuck := progress.not_undone():
         parts.append(f"could not be undone and still stands: {', '.join(stuck)}")
     parts += half_in_words(progress, rows or {}, at_work=status == "running")
-    if status == "failed" and (doubt := in_doubt(progress.manifest, [*progress.do.values(), *progress.undo.values()])):
+    over = status in {"failed", "partial_success"}
+    doubt = in_doubt(progress.manifest, [*progress.do.values(), *progress.undo.values()]) if over else []
+    if doubt and all(of_rows(progress.do[name]) for name in doubt):
+        parts.append(
+            f"settle the rows of {', '.join(doubt)} that may have been done (outlast dlq resolve ID --as done|not-done); "
+            f"run it again with run_key={key!r} after that"
+        )
+    elif doubt:
         parts.append(
             f"look first whether {', '.join(doubt)} was done: run it again with run_key={key!r} and from_step={doubt[0]!r} "
             "only if it was not, for that does it once more"
         )
+    elif status == "partial_success":
+        parts.append(f"run it again with run_key={key!r} to run only the open rows, and what needs them")
     elif status == "failed":
         parts.append(f"run it again with run_key={key!r} to try what is not done")
     elif status == "cancelled":

@@ -24,6 +24,7 @@ StepStatus: TypeAlias = Literal[
     "pending",
     "running",
     "succeeded",
+    "partial_success",
     "cached",
     "failed",
     "skipped",
@@ -31,7 +32,9 @@ StepStatus: TypeAlias = Literal[
     "compensated",
     "compensation_failed",
 ]
-FlowStatus: TypeAlias = Literal["running", "paused", "interrupted", "cancelled", "completed", "failed"]
+FlowStatus: TypeAlias = Literal[
+    "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class StepRow:
     """
     One step of a flow's run, as it is on record. `attempts` are those at the step, `undone_by` those at what undoes it.
     `outputs` is what it has put out; nothing unless it is `succeeded` or `cached`. A step is `skipped` that a run which
-    has ended never began.
+    has ended never began. It is a ``partial_success`` if it lost rows: a resume runs only the open ones.
     """
 
     id: str
@@ -57,7 +60,7 @@ class FlowResult:
     """
     What a flow's run came to. `why` says it in a sentence, with what is left to do. ``result["read"]`` is the step of
     that id. `compensation` is ``failed`` if something could not be undone. `dead_letters` are open letters of rows and
-    items that failed although their step has succeeded.
+    items that failed, of steps that have succeeded or are a partial success.
     """
 
     id: str
@@ -94,11 +97,14 @@ class FlowResult:
         return f"run {self.run_key!r} of {self.pipeline} {self.why}"
 
     def raise_for_status(self) -> Self:
-        """Itself, if it is completed; else FlowFailed, or FlowInterrupted if it can be gone on with or was cancelled."""
+        """
+        Itself, if it is completed; else FlowFailed, FlowIncomplete if a step lost rows, or FlowInterrupted if it was
+        interrupted, paused or cancelled.
+        """
         if self.status == "completed":
             return self
-        kind = FlowFailed if self.status == "failed" else FlowInterrupted
-        raised = kind(f"{self.pipeline}: {self.why}", result=self)
+        kinds: dict[str, type[FlowFailed | FlowInterrupted]] = {"failed": FlowFailed, "partial_success": FlowIncomplete}
+        raised = kinds.get(self.status, FlowInterrupted)(f"{self.pipeline}: {self.why}", result=self)
         mark_with_result(raised, self)
         raise raised from self.error
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import LeaseLost
 from outlast.flow.opening import Opened, identity_of
 from outlast.flow.opening import opened as open_run
-from outlast.flow.progress import DONE
-from outlast.flow.record import NOTHING, in_words, left_alone, open_letters, progress_of, result_of_record, rows_left
+from outlast.flow.progress import DONE, PARTIAL
+from outlast.flow.record import NOTHING, in_words, left_alone, progress_of, result_of_record, rows_left
 from outlast.flow.results import without_secrets
 from outlast.flow.steps import Pass, StepWork
 from outlast.kernel.clock import Stop, here
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from outlast.flow.steps import StepEnd
     from outlast.kernel.aliases import StopReason
     from outlast.observe.events import Event
+    from outlast.pipeline.results import RunOutcome
     from outlast.store import Store
     from outlast.store.flows import Deed
     from outlast.store.records import RunRecord, RunRequest
@@ -280,10 +281,10 @@ class FlowRun:
     def _comes_back(self) -> bool:
         """Whether a durable job tries again what has failed: then nothing is undone now."""
         progress, final = self._progress, self.plan.final
-        if final is None or progress is None or progress.undoing or progress.cancelling or not progress.failed:
+        if final is None or progress is None or progress.undoing or progress.cancelling:
             return False
-        # Of several, one that is not tried again is enough.
-        self.comes_back = not final([(progress.do[name], self._errors.get(name)) for name in progress.failed])
+        if names := progress.failed or progress.partial:
+            self.comes_back = not final([(progress.do[name], self._errors.get(name)) for name in names])
         return self.comes_back
 
     def _follows(self, step: ManifestStep, error: Exception, reason: StopReason, attempts: int) -> float | StopReason:
@@ -474,6 +475,8 @@ class FlowRun:
         if over and (progress.failed or progress.undoing):
             reason = "compensation_failed" if progress.not_undone() else "step_failed"
             return "failed", reason
+        if over and progress.partial:
+            return "partial_success", "incomplete"
         if over:
             return "completed", None
         if self._requested is None and progress.not_undone():
@@ -513,8 +516,8 @@ class FlowRun:
             work.release()
         status, reason = self._standing()
         record, error = opened.record, self._broken or self._lost
-        if error is None and progress.failed:
-            error = self._errors.get(progress.failed[0])
+        if error is None and (names := progress.failed or progress.partial):
+            error = self._errors.get(names[0])
         error = None if error is None else without_secrets(error)
         lost = self._lost is not None
 
@@ -529,7 +532,7 @@ class FlowRun:
             found = read(status=status, reason=reason, why="")
             alone = left_alone(store, record, progress)
             left = rows_left(store, plan.home.codec, record, progress)
-            why = self._why(status, reason, open_letters(store, found.steps), alone, left)
+            why = self._why(status, reason, found.dead_letters, alone, left)
             result = replace(found, why=why)
         except StoreError as broken:
             why = self._why(status, reason, 0, NOTHING)
@@ -572,7 +575,7 @@ class FlowRun:
             return f"cancelled, and not everything is undone yet; {said}"
         if self._too_late:
             return f"{said}; it was asked to be cancelled when all its steps were done, which was too late"
-        return said if status in {"completed", "failed"} else f"{status}: {said}"
+        return said if status in {"completed", "partial_success", "failed"} else f"{status}: {said}"
 
     def _news_of_end(self, result: FlowResult) -> list[Event]:
         from outlast.observe import events
@@ -586,13 +589,14 @@ class FlowRun:
             told.append(events.RunPaused(**identity))
         states = [step.status for step in result.steps]
         done = sum(state in DONE for state in states)
-        failed = sum(state in {"failed", "compensation_failed"} for state in states)
+        failed = sum(state in {"failed", PARTIAL, "compensation_failed"} for state in states)
         skipped = states.count("skipped")
+        outcomes: dict[str, RunOutcome] = {"completed": "success", "partial_success": "partial"}
         told.append(
             events.RunFinished(
                 **identity,
                 status=result.status,
-                outcome="success" if result.status == "completed" else "failure",
+                outcome=outcomes.get(result.status, "failure"),
                 reason=result.reason,
                 why=result.why,
                 total=len(states),

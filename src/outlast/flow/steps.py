@@ -25,7 +25,7 @@ from outlast.errors import AttemptTimeoutError, LeaseLost, PermanentFailure, Tem
 from outlast.flow.filling import Values
 from outlast.flow.outputs import Outputs, keep
 from outlast.flow.parts import guard_of
-from outlast.flow.progress import DONE, definition_of, plain, tried_since
+from outlast.flow.progress import DONE, PARTIAL, definition_of, plain, tried_since
 from outlast.flow.underway import has_come_back, under_way
 from outlast.kernel.clock import Stop, ahead_us, here, roll_for, stopping
 from outlast.kernel.frames import traceback_of
@@ -78,6 +78,18 @@ class Unfinished(Exception):
         super().__init__(message)
         self.lost = lost
         self.left = left
+
+
+class OpenRows:
+    """A step lost rows or items, and enough of them succeeded: it is a partial success, and a resume runs the open ones."""
+
+
+class RowsLost(OpenRows, PermanentFailure):
+    """Every open row failed permanently."""
+
+
+class RowsPending(OpenRows, TemporaryFailure):
+    """Another attempt of the job may do some of the open rows."""
 
 
 class _StillRunning(PermanentFailure):
@@ -146,7 +158,7 @@ class StepEnd:
     another attempt is due that the queue waits for.
     """
 
-    state: Literal["succeeded", "cached", "failed", "waiting", "pending", "lost", "broken"]
+    state: Literal["succeeded", "partial_success", "cached", "failed", "waiting", "pending", "lost", "broken"]
     error: BaseException | None = None
     reason: StopReason | None = None
     requeue: float | None = None
@@ -292,7 +304,9 @@ class StepWork:
     def _reason(self, error: Exception, reason: StopReason) -> StopReason:
         """Why it is not tried again. Whatever else was in the way: a new round must not do it twice either."""
         once = self.deed == "do" and self.step.policy.get("idempotent") is False
-        return "ambiguous" if once and has_begun(error) else reason
+        if once and has_begun(error):
+            return "ambiguous"
+        return "incomplete" if isinstance(error, OpenRows) and self.deed == "do" else reason
 
     def context(self, row: Any = NO_ROW) -> StepContext:
         """What the component knows beside its config."""
@@ -561,7 +575,8 @@ class StepWork:
     def failed(self, call: StepCall, error: Exception, delay: float | None, *, snoozed: bool = False) -> float | None:
         """An attempt has failed: what follows is on record. The delay, if it is waited for here."""
         reason = None if delay is not None else call.reason or "permanent"
-        state: Literal["waiting", "failed", "pending"] = "failed"
+        lost = isinstance(error, OpenRows) and self.deed == "do"
+        state: Literal["waiting", "failed", "partial_success", "pending"] = PARTIAL if lost else "failed"
         if delay is not None or reason == "shutdown":
             state, reason = "waiting", None
         else:
@@ -795,6 +810,11 @@ def _key_secret() -> bytes | None:
         return None
     remember_secret(value)
     return value.encode()
+
+
+def keys_mark() -> str:
+    """A digest that tells one secret of idempotency keys from another, and from none."""
+    return key_digest("keys of this run", _key_secret())
 
 
 def _of_run(row: EventRow, run: str) -> EventRow:

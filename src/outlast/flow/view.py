@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outlast.flow.progress import DONE
+from outlast.flow.progress import DONE, PARTIAL
 from outlast.flow.record import _OVER, _status
 from outlast.store.records import from_us
 
@@ -99,7 +99,7 @@ def _step(progress: Progress, step: Any, active: Any, told: StepStatus | None, *
         status = "compensated"  # its own row says so when it is read again
     last = undo if status == "compensation_failed" else row
     retry = "compensate_retry" if work is not None and work.deed == "undo" else "retry"
-    began = None if row is None or row.state not in {*DONE, "failed"} else row.began_us
+    began = None if row is None or row.state not in {*DONE, PARTIAL, "failed"} else row.began_us
     return StepView(
         id=step.id,
         component=step.component,

@@ -40,4 +40,5 @@ StopReason: TypeAlias = Literal[
     "shutdown",
     "cancelled",
     "poison",
+    "incomplete",
 ]

@@ -11,6 +11,7 @@ from outlast.display.flows import STATES
 from outlast.display.graph import ranks
 from outlast.display.html import coloured, escaped, framed, headline, monospaced, named, paragraph
 from outlast.display.html import isolated as text
+from outlast.flow.progress import PARTIAL
 from outlast.kernel.wording import counted, duration, precise
 from outlast.report.flows import rows_in_words, told
 from outlast.report.html import charts
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _KINDS = {
     "succeeded": "ok",
     "cached": "mark",
+    "partial_success": "again",
     "failed": "dead",
     "compensation_failed": "dead",
     "compensated": "limit",
@@ -34,6 +36,7 @@ _KINDS = {
     "skipped": "skip",
     "pending": "rest",
 }
+_BAD = {"failed", PARTIAL, "compensation_failed"}
 _MOST_ROWS = 200  # attempts in the table; the newest of a step are the last
 
 
@@ -93,11 +96,14 @@ def _head(report: FlowReport) -> str:
 
 def _heading(report: FlowReport) -> str:
     failed = [step.id for step in report.steps if step.status == "failed"]
+    partial = [step.id for step in report.steps if step.status == PARTIAL]
     done = f"{report.counts['succeeded']:,} of {counted(report.counts['total'], 'step')} succeeded"
     if report.not_undone:
         return f"{', '.join(report.not_undone)} could not be undone, and still stands."
     if failed:
         return f"{', '.join(failed)} failed. {done}."
+    if partial:
+        return f"{', '.join(partial)} lost rows. {done}."
     return f"{'' if report.status == 'completed' else f'The run is {report.status}. '}{done}."
 
 
@@ -124,7 +130,7 @@ def _tiles(report: FlowReport) -> str:
 def _problems(report: FlowReport) -> str:
     rows = ""
     for step in report.steps:
-        if step.error is None or step.status not in {"failed", "compensation_failed"}:
+        if step.error is None or step.status not in _BAD:
             continue
         undo = step.status == "compensation_failed"
         made = step.undone_by if undo else step.attempts
@@ -143,7 +149,7 @@ def _problems(report: FlowReport) -> str:
         return ""
     return section(
         "What went wrong",
-        "Steps that failed for good, and what could not be undone.",
+        "Steps that failed for good or lost rows, and what could not be undone.",
         f'<ol class="problems">{rows}</ol>',
     )
 
@@ -302,7 +308,7 @@ def _passes(report: FlowReport) -> str:
 
 def summary_html(report: FlowReport) -> str:
     """The first screen in a few lines, for a notebook: it takes the colours of whatever it stands in."""
-    bad = [step for step in report.steps if step.error is not None and step.status in {"failed", "compensation_failed"}]
+    bad = [step for step in report.steps if step.error is not None and step.status in _BAD]
     return framed(
         headline(report.pipeline, report.run_key, report.status),
         paragraph(f'<b style="font-size:15px">{text(_heading(report))}</b>'),

@@ -16,8 +16,9 @@ from outlast.errors import ConfigurationError, nearest
 from outlast.flow.doors import files_of, shown_manifest
 from outlast.flow.opening import is_settled
 from outlast.flow.outputs import Outputs
-from outlast.flow.progress import CUT_OFF, DONE, compared, in_doubt
+from outlast.flow.progress import CUT_OFF, DONE, PARTIAL, compared
 from outlast.flow.record import (
+    doubtful,
     in_words,
     left_alone,
     progress_of,
@@ -36,7 +37,7 @@ from outlast.report.jobs import flow_run_of
 from outlast.report.model import FORMAT, plain, saved
 from outlast.report.views import Shell, as_told, called
 from outlast.spec.params import variable_of
-from outlast.store.records import FLOW, RunCounts, from_us
+from outlast.store.records import ENDED, FLOW, RunCounts, from_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,8 +87,8 @@ class AttemptFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
     """
-    One step. `status` is ``pending``, ``running``, ``waiting``, ``succeeded``, ``cached``, ``failed``, ``skipped`` (never
-    begun), ``compensating``, ``compensated`` (also by hand) or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
+    One step. `status` is ``pending``, ``running``, ``waiting``, ``succeeded``, ``partial_success`` (it lost rows), ``cached``, ``failed``,
+    ``skipped`` (never begun), ``compensating``, ``compensated`` (also by hand) or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
     attempt of its last round to the last one, waits included. `outputs` has the type of each. `dead_letter` is the open
     letter that tells of its failure, `rows` the newest run over its rows or items, `dead_letters` how many of these have an
     open one. `nothing_undone`: it is on record as undone, and nothing of it was this run's to undo. `unknown_rows` are rows of
@@ -192,7 +193,14 @@ class FlowReport:
         return [*_next(self, self.stored if stored is None else stored)]
 
     def doubt(self, stored: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """What does a step again that may be done already, and must not be done twice."""
+        """What settles rows, or does a step again, that may be done already and must not be done twice."""
+        for step in self.steps:
+            if step.id in self.doubted and step.rows is not None and step.dead_letters:
+                listed = shlex.join(["outlast", "dlq", "list", "--run", step.rows[:12], *stored])
+                settle = shlex.join(["outlast", "dlq", "resolve", "ID", *stored])
+                yield f"List the rows of {step.id} that may have been done:", listed
+                yield "Settle each of them:", f"{settle} --as done|not-done"
+                return
         if len(self.doubted) == 1:  # of several, to name one is refused for the others
             (step,) = self.doubted
             words = [*self.called, "--from-step", step, *missing_params(self.given), *stored]
@@ -345,7 +353,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         stored=tuple(store.app_option()),
         by_hand=tuple(name for name in undone if name in progress.by_hand),
         rows_left=tuple(sentence(one.in_words(name)) for name, one in left.items()),
-        doubted=tuple(in_doubt(manifest, rows)),
+        doubted=tuple(doubtful(store, record, manifest, rows)),
         called=tuple(map(sanitise, called(store, record))),
     )
 
@@ -390,7 +398,7 @@ def _word(status: str, record: RunRecord, undoing: str | None) -> str:
     """What the state of a step is called: where nothing goes on any more, nothing is pending."""
     if status == "compensating":
         return {"running": "undoing", "waiting": "undoing", "cut_off": "undo cut off"}.get(undoing or "", "undo begun")
-    if status == "pending" and record.status in {"completed", "failed", "cancelled"}:
+    if status == "pending" and record.status in ENDED:
         return "not finished"
     from outlast.display.flows import STATES
 
@@ -486,11 +494,13 @@ def _counts(steps: Sequence[StepFacts], progress: Progress) -> dict[str, int]:
     states = [progress.state(step.id) if step.status == "compensation_failed" else step.status for step in steps]
     done = sum(state in DONE for state in states)
     failed = states.count("failed")
+    partial = states.count(PARTIAL)
     undone, skipped, half = states.count("compensated"), states.count("skipped"), states.count("compensating")
-    pending = len(states) - done - failed - skipped - undone - half
+    pending = len(states) - done - failed - partial - skipped - undone - half
     return {
         "total": len(states),
         "succeeded": done,
+        "partial_success": partial,
         "failed": failed,
         "compensating": half,
         "compensated": undone,
@@ -513,7 +523,7 @@ def _step(
     failed: FlowStep | None = undo if result.status == "compensation_failed" else row
     made = [one for one in attempts if one.step == step.id]
     outputs = result.outputs
-    waits = row is not None and row.state == "waiting" and record.status not in {"completed", "failed", "cancelled"}
+    waits = row is not None and row.state == "waiting" and record.status not in ENDED
     rows = outputs["run"] if "run" in outputs and "outcome" in outputs else None
     dead = outputs["dead_letters"] if rows is not None and "dead_letters" in outputs else 0
     return StepFacts(
@@ -745,8 +755,8 @@ class FlowViews:
 def _as_counts(record: RunRecord, states: Mapping[str, int]) -> RunCounts:
     """Steps as items are counted; those that were undone count as not done."""
     total = max(len(record.stages), sum(states.values()))
-    failed, done = states.get("failed", 0), sum(states.get(one, 0) for one in DONE)
-    over = record.status in {"completed", "failed", "cancelled"}
+    failed, done = states.get("failed", 0) + states.get(PARTIAL, 0), sum(states.get(one, 0) for one in DONE)
+    over = record.status in ENDED
     skipped = total - sum(states.values()) if over else 0
     return RunCounts(total=total, succeeded=done, skipped=skipped, failed=failed)
 
@@ -782,9 +792,10 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
             )
     elif report.status == "cancelled" and left:
         yield "To undo what is left:", f"{cancels}{_more(report)}"
-    elif report.status == "failed":
+    elif report.status in {"failed", "partial_success"}:
         if not report.doubted:
-            yield "Once the cause is gone, go on:", again
+            partial = report.status == "partial_success"
+            yield f"Once the cause is gone, {'run the open rows' if partial else 'go on'}:", again
         yield from report.doubt(stored)
         for name in report.not_undone:
             if name in {step.id for step in report.steps} and (letter := report[name].dead_letter) is not None:

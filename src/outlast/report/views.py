@@ -257,7 +257,7 @@ class Views:
         worker = self.worker(run)
         if worker is not None:
             return self._store.request_end(run.id, "cancel"), worker
-        if run.status == "failed" and not unfinished(run):
+        if run.status in {"failed", "partial_success"} and not unfinished(run):
             return False, None  # with something left it would go on when it is run again
         why = "Cancelled by hand."
         if run.kind == "flow":

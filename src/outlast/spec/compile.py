@@ -255,6 +255,8 @@ def manifest_step(step: Step) -> ManifestStep:
         policy["isolation"] = step.isolation
     if step.for_each is not None:
         policy["concurrency"] = step.for_each.concurrency
+        policy["min_success_rate"] = step.for_each.min_success_rate
+        policy["min_partial_rate"] = step.for_each.min_partial_rate
     if step.compensate is not None:
         work["compensate"] = _compensation(step.compensate)
         if step.for_each is not None:

@@ -87,6 +87,8 @@ TABLES: dict[str, dict[str, Key]] = {
         "items": Key("data", "a reference to the rows, or a list (${item} is one of them)", needed=True),
         "key": Key("text", "the field that tells one row from another; its whole content if left out"),
         "concurrency": Key("integer", "how many rows are worked on at a time; 16 if left out"),
+        "min_success_rate": Key("number", "the share of rows that must succeed for the next steps to start; 1 if left out"),
+        "min_partial_rate": Key("number", "the share of rows from which on a resume runs only the open ones; below it the step fails; 0.5 if left out"),
     },
 }  # fmt: skip
 # What a step with for_each puts out, whichever its component is, and of which type.

@@ -33,7 +33,7 @@ _DIGITS = 32  # of a fingerprint: 128 bits of SHA-256
 # What of a step is its work; its policy is all else.
 WORK = ("component", "mode", "config", "needs", "inputs", "for_each", "idempotency", "compensate")
 POLICY = ("retry", "timeout", "circuit_breaker", "limit", "retry_budget", "idempotent", "dead_letter", "concurrency",
-          "isolation", "compensate_retry", "compensate_timeout")  # fmt: skip
+          "min_success_rate", "min_partial_rate", "isolation", "compensate_retry", "compensate_timeout")  # fmt: skip
 
 
 def canonical(value: Any) -> str:

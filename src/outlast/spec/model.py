@@ -79,11 +79,16 @@ class Compensation:
 
 @dataclass(frozen=True, slots=True)
 class ForEach:
-    """The rows that a step is done for: a list, or a `Template` for one. `key` is the field that tells them apart."""
+    """
+    The rows that a step is done for: a list, or a `Template` for one. `key` is the field that tells them apart. From
+    `min_success_rate` on the step succeeds, and from `min_partial_rate` on it is a partial success.
+    """
 
     items: Any
     key: str | None
     concurrency: int
+    min_success_rate: float = 1.0
+    min_partial_rate: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ def of_policy(policy: RetryPolicy) -> tuple[dict[str, Any], dict[str, Any]]:
 def sentences(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mapping[str, Any]) -> Iterator[str]:
     """What happens when a step fails, one sentence or two for each thing that holds."""
     if "for_each" in work:
-        yield from _for_each(work["for_each"], policy["concurrency"])
+        yield from _for_each(work["for_each"], policy)
     yield from _retrying(policy["retry"], timing, policy.get("timeout", {}).get("total_ms"))
     yield from _timing(policy, timing)
     listed, skipped = (timing["errors"].get(key) for key in ("listed", "skipped"))
@@ -196,12 +196,21 @@ def safeguards(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mappi
         yield _undone(work["compensate"], timing["compensate"])
 
 
-def _for_each(rows: Mapping[str, Any], concurrency: int) -> Iterator[str]:
+def _for_each(rows: Mapping[str, Any], policy: Mapping[str, Any]) -> Iterator[str]:
     items = rows["items"]
     which = counted(len(items), "row") if isinstance(items, list) else f"each row of {items}"
     key = f"its field {rows['key']}" if "key" in rows else "its content"
-    yield f"Done for {which}, {concurrency:,} at a time; a row is known by {key}."
+    yield f"Done for {which}, {policy['concurrency']:,} at a time; a row is known by {key}."
+    success, partial = policy["min_success_rate"], policy["min_partial_rate"]
+    wanted = "Every row" if success == 1 else f"At least {_share(success)} of the rows"
+    yield f"{wanted} must succeed, or the steps that need it do not start."
+    if partial < success:
+        yield f"From {_share(partial)} on, the flow is a partial success, and a resume runs only the open rows. Below that, the step fails."
     yield "What follows holds for each row: attempts, waits, time limits, the idempotency key."
+
+
+def _share(rate: float) -> str:
+    return f"{rate * 100:.6g}%"
 
 
 def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any], total: float | None) -> Iterator[str]:

@@ -76,6 +76,8 @@ _BOUNDS: dict[tuple[str, str], dict[str, int]] = {
     ("retry_budget", "ratio"): {"minimum": 0, "maximum": 1},
     ("retry_budget", "reserve"): {"minimum": 0},
     ("for_each", "concurrency"): {"minimum": 1},
+    ("for_each", "min_success_rate"): {"minimum": 0, "maximum": 1},
+    ("for_each", "min_partial_rate"): {"minimum": 0, "maximum": 1},
 }
 # Keys of the blocks of settings that may be null, times by their names without a unit.
 _NULLS: dict[str, frozenset[str]] = {

@@ -125,6 +125,7 @@ _TRUTH = _kind("neither true nor false", lambda value: isinstance(value, bool))
 _NUMBER = _kind("no number that it may be", _is_number)
 _WHOLE = _kind("no whole number that it may be", _is_whole)
 _COUNT = _kind("no whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
+_SHARE = _kind("no number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
 _ERROR = _kind("neither a text nor a status", lambda value: isinstance(value, str) or _is_whole(value))
 _MAP = _each(_any)
 
@@ -186,6 +187,8 @@ _POLICY = _block(
         "retry_budget": _BUDGET,
         "idempotent": _TRUTH,
         "concurrency": _COUNT,
+        "min_success_rate": _SHARE,
+        "min_partial_rate": _SHARE,
         "isolation": _one_of("process"),  # a thread is not named
         "compensate_retry": _RETRY,
         "compensate_timeout": _TIMEOUT,
@@ -282,12 +285,16 @@ def _in_step(
 ) -> Iterator[str]:
     for one, other in (
         (("work.for_each", "for_each" in work), ("policy.concurrency", "concurrency" in policy)),
+        (("work.for_each", "for_each" in work), ("policy.min_success_rate", "min_success_rate" in policy)),
+        (("work.for_each", "for_each" in work), ("policy.min_partial_rate", "min_partial_rate" in policy)),
         (("work.for_each", "for_each" in work), ("timing.per", "per" in timing)),
         (("work.compensate", "compensate" in work), ("policy.compensate_retry", "compensate_retry" in policy)),
         (("work.compensate", "compensate" in work), ("timing.compensate", "compensate" in timing)),
     ):
         if one[1] is not other[1]:
             yield f"{where} has one of {one[0]} and {other[0]} only"
+    if policy.get("min_partial_rate", 0) > policy.get("min_success_rate", 1):
+        yield f"{where}.policy.min_partial_rate is more than min_success_rate"
     yield from _schedule(timing, policy["retry"], f"{where}.timing")
     if timing["worst_ms"] is None and not timing.get("unbounded"):
         yield f"{where}.timing has neither worst_ms nor unbounded"

@@ -456,7 +456,16 @@ class Steps:
         items = found.get("items")
         value = WRONG if items is None else self._rows(items, (*path, "items"), own)
         concurrency = self.values.integer(found.get("concurrency"), (*path, "concurrency"), 1)
-        return ForEach(value, self._row_key(found.get("key"), (*path, "key")), concurrency or 16)
+        success = self.values.share(found.get("min_success_rate"), (*path, "min_success_rate"))
+        partial = self.values.share(found.get("min_partial_rate"), (*path, "min_partial_rate"))
+        success = 1.0 if success is None else success
+        if partial is not None and partial > success:
+            got, way_out = f"{partial:g}, more than {success:g}", "lower it, or raise min_success_rate"
+            lowered = found["min_partial_rate"]
+            self.values.wrong(lowered, (*path, "min_partial_rate"), "at most min_success_rate", got, way_out)
+        least = min(0.5, success) if partial is None else partial
+        key = self._row_key(found.get("key"), (*path, "key"))
+        return ForEach(value, key, concurrency or 16, success, least)
 
     def _rows(self, node: Node, path: Path, own: Mapping[str, Any]) -> Any:
         """What stands for the rows: a list, or a reference to what may be one."""

@@ -190,6 +190,17 @@ class Values:
             self.wrong(node, path, f"an integer of at least {low}", got_of(node), yaml.hint(node, "number") or USUAL)
         return None
 
+    def share(self, node: Node | None, path: Path) -> float | None:
+        """A number from 0 to 1."""
+        if node is None:
+            return None
+        value = self.filled(node, path)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+            return float(value)
+        if value is not MISSING and value is not None:
+            self.wrong(node, path, "a number from 0 to 1", got_of(node), yaml.hint(node, "number") or USUAL)
+        return None
+
     def choice(self, node: Node | None, path: Path, allowed: Sequence[str]) -> str | None:
         if node is None or node.is_null:
             return None

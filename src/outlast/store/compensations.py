@@ -397,13 +397,13 @@ def close_round(tx: Transaction, app: str, job: int, state: str, *, from_start: 
         if now == "registered" and from_start:
             message = (
                 f"expected what job {job} has done to be undone before all of it is done again, got: it was cancelled, and what {call} would "
-                f"undo stands. Have it undone first: outlast jobs undo {job}. Or requeue it, but not from the start: it goes on where it was."
+                f"undo stands. Have it undone first: outlast jobs compensate {job}. Or requeue it, but not from the start: it goes on where it was."
             )
             raise StoreRefused(message, error_class="data_error")
         if now == "failed" and not by_hand:
             message = (
                 f"expected what job {job} has done to be undone before it is done again, got: {call} has failed, and what it undoes still "
-                f"stands. Try it once more: outlast jobs undo {job}. If it was undone by hand: outlast dlq archive {(letter or '')[:12]} --reason 'undone by hand'."
+                f"stands. Try it once more: outlast jobs compensate {job}. If it was undone by hand: outlast dlq archive {(letter or '')[:12]} --reason 'undone by hand'."
             )
             raise StoreRefused(message, error_class="data_error")
     undone = [place if step is not None else 0 for place, now, step, *_ in rows if now in {"undone", "failed"}]

@@ -3,7 +3,7 @@ The steps of a flow's run, and what undoes them: how far each is, its attempts, 
 
     begin_step ──► running ──► succeed_step ──► succeeded ──► (its undo succeeds) compensated
         │             ├──────► fail_attempt ──► waiting, until `due` ──► begin_step
-        │             │                    └──► failed
+        │             │                    └──► failed, or partial_success if only rows of it are lost
         │             └──────► release_step ──► pending: whoever goes on begins it again
         └──► cached: the work for its key was done before
 
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 #: To do a step, or to undo it.
 Deed: TypeAlias = Literal["do", "undo"]
-StepState: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "cached", "failed", "compensated"]
+StepState: TypeAlias = Literal[
+    "pending", "running", "waiting", "succeeded", "partial_success", "cached", "failed", "compensated"
+]
 MOST_KEPT = 10_000_000  # bytes of what a step keeps under one name; the rest is cut
 _ROW = (
     "step, deed, place, state, round, attempts, made, crashes, token, began, due, previous, completed, work, definition, "
@@ -485,7 +487,7 @@ class Flows:
         """
         row = tx.row(f"select {_ROW} from outlast_flow_steps where {_WHICH}", run, name, "do")
         step = None if row is None else _step(row)
-        if step is None or step.key_digest is None or step.state not in {"failed", "pending", "waiting"}:
+        if step is None or step.key_digest is None or step.state not in {"failed", "partial_success", "pending", "waiting"}:
             return None
         scope = step.key_scope or ""
         known = tx.row(
@@ -628,7 +630,7 @@ class Flows:
         lease: Lease,
         attempt: StepAttempt,
         *,
-        state: Literal["waiting", "failed", "pending"],
+        state: Literal["waiting", "failed", "partial_success", "pending"],
         stop_reason: StopReason | None = None,
         delay_us: int | None = None,
         charged: bool = True,
@@ -639,8 +641,8 @@ class Flows:
         ahead_us: int = 0,
     ) -> str | None:
         """
-        An attempt has failed: the step waits for another one, has failed for good, or is given back (`pending`). One that
-        is not `charged` does not count. If the job of the run tries a failed step again after `delay_us`, the attempt has no
+        An attempt has failed: the step waits for another one, has failed for good, has lost rows, or is given back (`pending`). One
+        that is not `charged` does not count. If the job of the run tries a failed step again after `delay_us`, the attempt has no
         stop reason, and `stop_reason` is why the step alone was not tried again. The id of the dead letter that tells of it, if there is one.
         """
         database, run = self._database, _run(lease)

@@ -250,6 +250,27 @@ class Letters:
             )
         return self.letter(id)
 
+    def settle_letter(self, id: str, how: str, reason: str, *, by: str = "") -> DeadLetterRow | None:
+        """
+        Record whether the work of an open letter, whose outcome is unknown, was ``done``; a letter of work that was done is
+        resolved. None if the letter is not open.
+        """
+        now, database = here.get().clock.now(), self._database
+        with database.writing() as tx:
+            row = tx.row(
+                f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ? and status = 'open' {database.for_update}",
+                *(self.app, id),
+            )
+            if row is None:
+                return None
+            settled = {"as": how, "at": now.isoformat(), "by": storable(by), "reason": storable(reason)}
+            tx.execute(
+                "update outlast_dead_letters set status = ?, metadata = ?, reason = ?, moved = ? where id = ?",
+                *("resolved" if how == "done" else "open", json.dumps({**_letter(row).metadata, "settled": settled})),
+                *(storable(reason) or None, to_us(now), id),
+            )
+        return self.letter(id)
+
     def move_letters(
         self,
         ids: Iterable[str] | None = None,

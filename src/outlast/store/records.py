@@ -51,7 +51,7 @@ RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
     "paused": frozenset({"running", "cancelled"}),
     "interrupted": frozenset({"running", "cancelled"}),
     "completed": frozenset({"running", "interrupted", "partial_success", "failed"}),
-    "partial_success": frozenset({"running", "interrupted", "completed", "failed"}),
+    "partial_success": frozenset({"running", "interrupted", "cancelled", "completed", "failed"}),
     "failed": frozenset({"running", "interrupted", "cancelled", "completed", "partial_success"}),
     "cancelled": frozenset(),
 }
