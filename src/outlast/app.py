@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
     from outlast.calls.guard import Guard
+    from outlast.flow import Flow
     from outlast.jobs.job import Job, JobDecorator
     from outlast.jobs.queue import Jobs
     from outlast.jobs.worker import WorkResult
@@ -185,6 +186,32 @@ class App(Home):
             "unknown": unknown,
         }
         return JobDecorator(self, options) if fn is None else make(self, fn, **options)
+
+    def flow(
+        self,
+        path: str | os.PathLike[str],
+        /,
+        *,
+        params: Mapping[str, Any] | None = None,
+        connections: str | os.PathLike[str] | None = None,
+        **unknown: Never,
+    ) -> Flow:
+        """
+        Load a flow for this app, as `Flow.load` does. It runs, and is enqueued, in this app unless you name another one.
+
+        If the file has a `schedule`, the workers of this app carry it out: each tick makes one run, whose key is the flow's
+        name and the tick. `ConfigurationError` if the schedule is wrong, or if a run could not be enqueued.
+        """
+        from outlast.flow import Flow
+        from outlast.flow.enqueued import carry_out
+
+        check = Check()
+        check.unknown(unknown, ("params", "connections"))
+        check.raise_if_any()
+        flow = Flow.load(os.fspath(path), params=params, connections=None if connections is None else os.fspath(connections))
+        carry_out(flow, self)
+        flow._app = self  # noqa: SLF001 - it is made for this app
+        return flow
 
     @property
     def jobs(self) -> Jobs:

@@ -13,7 +13,6 @@ import pytest
 import outlast
 from forked import Forked
 from labor import Beside, laborer, outcomes, wait_until
-from outlast.jobs.own import FLOW
 from outlast.kernel.clock import REAL
 from outlast.store.troubles import RetryTotal
 from outlast.testing import capture_events, virtual_time
@@ -250,7 +249,7 @@ def test_a_replay_of_the_dead_letter_does_the_same(app, trip):
     trip.plays(pay="value ok")
     handle = trip.load().enqueue(app=app, run_key="monday")
     outlast.testing.work(app)
-    assert app.dead_letters.replay(pipeline=FLOW).requeued == (handle.id,)
+    assert app.dead_letters.replay(pipeline="trip").requeued == (handle.id,)
     outlast.testing.work(app)
     assert (handle.status, [letter.status for letter in app.dead_letters.find(status="resolved")]) == (
         "succeeded",
@@ -795,7 +794,7 @@ def test_a_flow_is_enqueued_as_any_job_is(app, trip):
     assert (handle == again, again.new, handle.kind, handle.queue, handle.run_key) == (
         True,
         False,
-        "outlast.flow",
+        "flow:trip",
         "nightly",
         "monday",
     )
@@ -825,7 +824,7 @@ def test_inline_and_enqueued_know_flows(sqlite_app, trip):
         assert flow.enqueue(app=sqlite_app, run_key="monday").result().status == "completed"
     with outlast.testing.enqueued(sqlite_app) as jobs:
         flow.enqueue(app=sqlite_app, run_key="tuesday", queue="nightly")
-    assert [(job.kind, job.arguments["run_key"], job.queue) for job in jobs] == [("outlast.flow", "tuesday", "nightly")]
+    assert [(job.kind, job.arguments["run_key"], job.queue) for job in jobs] == [("flow:trip", "tuesday", "nightly")]
     assert trip.notes == ["book", "pay", "send"]
 
 
@@ -855,7 +854,7 @@ def test_a_worker_without_the_packages_leaves_flows_to_others(sqlite_app, trip, 
         wait_until(lambda: any(one.alive and one.serves for one in sqlite_app.store.workers()), "it has told its kinds")
         said = Views(sqlite_app.store).jobs.show(handle.id).waits_for
     assert (handle.status, handle.attempts) == ("queued", 0)
-    assert said == ["No running worker knows the kind outlast.flow: pip install 'outlast[flows]' where a worker runs."]
+    assert said == ["No running worker knows the kind flow:trip: pip install 'outlast[flows]' where a worker runs."]
 
 
 def test_a_pipeline_file_is_enqueued_from_a_shell(sqlite_app, trip):

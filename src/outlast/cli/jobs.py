@@ -50,7 +50,7 @@ from outlast.report.jobs import (
 )
 from outlast.report.views import Shell, Views
 from outlast.settings.keys import seconds_of
-from outlast.store.records import FLOW, from_us
+from outlast.store.records import FLOW, from_us, served_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -257,7 +257,7 @@ def _job_to_enqueue(
 def _way_out(sentence: str, job: JobRow, target: str, where: Sequence[str], given: str | None) -> str:
     if "paused" in sentence:
         return f"Resume it: {shlex.join(['outlast', 'jobs', 'resume', job.queue, *where])}"
-    if "No worker" in sentence and job.kind == FLOW:
+    if "No worker" in sentence and served_kind(job.kind) == FLOW:
         return f"Start one: {shlex.join(['outlast', 'worker', *where])}"
     if "No worker" in sentence:
         module = target.rpartition(":")[0] or target
@@ -350,7 +350,7 @@ def show_job(
     with opened(store, app, jobs=[job]) as views:
         view = views.jobs.show(job)
         where = stored_at(views, store, app)
-        flow = views.flows.of_job(view.job) if view.job.kind == FLOW and not as_json else None
+        flow = views.flows.of_job(view.job) if served_kind(view.job.kind) == FLOW and not as_json else None
     if as_json:
         print_json(job_view_document(view, Shell(), reveal=reveal))
         return
@@ -545,7 +545,7 @@ def _next_steps(view: JobView, where: Sequence[str], flow: FlowReport | None) ->
             yield f"To give it up, and roll back what it has done: {command('jobs', 'compensate', str(job.id))}"
         if view.steps:
             yield f"To do its steps again, too: {command('jobs', 'requeue', str(job.id), '--from-start')}"
-        if job.letter is not None and job.kind != FLOW:
+        if job.letter is not None and served_kind(job.kind) != FLOW:
             yield f"To change its arguments first: {command('dlq', 'edit', job.letter[:12], '--payload', 'JSON', '--reason', '...')}"
     elif job.status == "cancelled":
         yield f"To do it all the same: {command('jobs', 'requeue', str(job.id))}"

@@ -25,7 +25,7 @@ from outlast.kernel.wording import counted
 from outlast.report.views import Plain, letter_document, letter_view_document, slots_document
 from outlast.store.address import Address
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
-from outlast.store.records import FLOW, is_of_job
+from outlast.store.records import FLOW, is_of_job, served_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -213,7 +213,7 @@ def show_letter(
         letter = view.letter
         place = stored_at(views, store)
         ways = _ways_of_flow(views, letter, place)
-        if view.job is not None and view.job.job.kind == FLOW and view.job.job.status == "failed":
+        if view.job is not None and served_kind(view.job.job.kind) == FLOW and view.job.job.status == "failed":
             ways += _ways_of_doubt(views, view.job.job, place)
         code = [*_code(views, letter), *place]
     if as_json:
@@ -226,7 +226,7 @@ def show_letter(
         say(f"{_OF_FLOWS[letter.kind]:<12} {letter.stage} of {letter.pipeline}, in the {where} {letter.item_key}")
     elif job:
         state = "" if view.job is None else f", {view.job.job.status} in the queue {view.job.job.queue}"
-        say(f"job          {letter.item_key} ({letter.pipeline}){state}")
+        say(f"job          {letter.item_key} ({letter.stage}){state}")
     else:
         where = f"failed at {letter.stage}" if letter.stage else "of another program"
         say(f"item         {letter.item_key} of {letter.pipeline}, {where}")
@@ -588,7 +588,9 @@ _OF_FLOWS = {"step": "step", "compensation": "undoing"}
 def _stage_of(letter: DeadLetter) -> str:
     if letter.kind == "compensation":
         return f"{letter.stage} (undoing)"
-    return "(job)" if letter.kind == "job" else letter.stage
+    if letter.kind == "job":
+        return "(flow)" if served_kind(letter.stage) == FLOW else "(job)"
+    return letter.stage
 
 
 def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> list[str]:

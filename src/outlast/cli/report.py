@@ -130,8 +130,8 @@ def print_report(report: Report) -> None:
         hint(f"Look at one: {group.look}")
         hint(f"Once it is mended: {group.replay}")
     if not report.letters and report.counts.dlq + report.counts.failed:
-        hint(f"Look at them: {shlex.join(['outlast', 'runs', 'errors', clean(run.run_key)])}")
-    hint(f"As a page: outlast runs report {run.id[:12]} --html report.html")
+        hint(f"Look at them: {report.command('runs', 'errors', clean(run.run_key))}")
+    hint(f"As a page: {report.command('runs', 'report', run.id[:12], '--html', 'report.html')}")
 
 
 def _heading(text: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from outlast.alerts import LONGEST
 from outlast.cli.options import (  # noqa: TC001 - typer reads the annotations
     AppName,
     AsJson,
@@ -40,6 +41,8 @@ from outlast.report.views import (
     slots_document,
     stage_name,
 )
+from outlast.settings.keys import seconds_of
+from outlast.store.address import Address
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
@@ -438,7 +441,7 @@ def pause(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
     """Ask a run to pause: it begins nothing new, finishes what is under way, and can be resumed."""
-    with _run_or_job("pause", run) as found, opened(store, app) as views:
+    with _run_or_job("pause", run, store) as found, opened(store, app) as views:
         record = views.run(run, pipeline)
         found.append(record)
         worker = views.worker(record)
@@ -471,7 +474,7 @@ def cancel(
         "--connections": connections,
         "--progress": progress,
     }
-    with _run_or_job("cancel", run) as found, opened(store, app) as views:
+    with _run_or_job("cancel", run, store) as found, opened(store, app) as views:
         record = views.run(run, pipeline)
         found.append(record)
         owner = views.app
@@ -524,11 +527,12 @@ def refuse_below_flow(views: Views, record: RunRecord, command: str, stored: Seq
 
 
 @contextmanager
-def _run_or_job(command: str, run: str) -> Iterator[list[RunRecord]]:
+def _run_or_job(command: str, run: str, store: str | None) -> Iterator[list[RunRecord]]:
     """Where the run is not found, which is put into the list: jobs and their queues have commands of their own."""
     found: list[RunRecord] = []
     what = "a queue of jobs" if command == "pause" else "jobs"
-    told = f"This command is about runs. About {what}: {shlex.join(['outlast', 'jobs', command, run])}"
+    words = ["outlast", "jobs", command, run, *(("--store", str(Address(store))) if store else ())]
+    told = f"This command is about runs. About {what}: {shlex.join(words)}"
     try:
         yield found
     except ConfigurationError as wrong:
@@ -643,19 +647,32 @@ _ROWS = {
     "spend": "what a run came to is in its row: outlast runs show RUN",
     "circuit": "circuits are kept as they are now: outlast breaker list",
 }
+_CALLS = "calls outside of flows keep none"
 
 
-def _kept_name(name: str, *, of_flow: bool = False) -> None:
+def _kept_name(name: str, *, of_flow: bool | None) -> str:
     """
-    Refuse a name that cannot be found here: nothing found would look as if nothing had happened. Of a flow, what its steps
-    tell is on record, too.
+    Refuse a name that cannot be found here: nothing found would look as if nothing had happened. What steps of flows
+    report is on record, too; without a run (None) the answer says where to look for the same of others.
     """
     from outlast.errors import nearest
-    from outlast.observe.events import EVENTS
+    from outlast.observe.events import (
+        EVENTS,
+        BreakerEvent,
+        CallRejected,
+        Event,
+        FlowEvent,
+        LimitExceeded,
+        StepEvent,
+        Throttled,
+    )
 
     one = canonical(name)
     if one in _STORED or (of_flow and one in EVENTS):
-        return
+        return ""
+    of_steps = (StepEvent, BreakerEvent, FlowEvent, CallRejected, LimitExceeded, Throttled)
+    if of_flow is None and issubclass(EVENTS.get(one, Event), of_steps):
+        return f"Only steps of flows keep {one}. Of other runs, {_ROWS.get(one.partition('_')[0], _CALLS)}"
     if one not in EVENTS:
         refuse(
             f"expected --name to be the name of an event, got: {name!r}.{nearest(name, [*EVENTS, *_STORED])} "
@@ -669,6 +686,9 @@ def events(
     *,
     run: Annotated[str | None, typer.Option("--run", help="Only of this run, by its key or id.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Only with this name; older names are understood.")] = None,
+    window: Annotated[
+        str | None, typer.Option("--window", metavar="DURATION", help="Only those within this time, such as 24h.")
+    ] = None,
     after: Annotated[int | None, typer.Option("--after", help="Only those behind this number.")] = None,
     limit: Limit = 100,
     store: StoreUrl = None,
@@ -676,12 +696,14 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """List the events on record, the oldest first."""
-    if name is not None and run is None:
-        _kept_name(name)
+    told = "" if name is None or run is not None else _kept_name(name, of_flow=None)
+    seconds = None if window is None else seconds_of(window)
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST):
+        refuse(f"expected --window to be a duration such as 90s, 10m or 24h, ten years at most, got: {window!r}.")
     with opened(store, app) as views:
         if name is not None and run is not None:
             _kept_name(name, of_flow=views.run(run).kind == "flow")
-        found = views.events(run, name, after=after, limit=limit)
+        found = views.events(run, name, window=seconds, after=after, limit=limit)
     shown = print_found(
         found,
         event_document,
@@ -699,3 +721,5 @@ def events(
     )
     if shown and len(found) == limit:
         hint(f"More: --after {found[-1].number}")
+    if told:
+        hint(told)

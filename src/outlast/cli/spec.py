@@ -5,6 +5,7 @@ The commands for pipeline files: ``validate``, ``compile``, ``explain``, ``diff`
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,7 +120,9 @@ def validate(
         warned = compiled is not None and compiled.counts.get("warning", 0) > 0
         bad |= wrong or (strict and warned)
         unchecked = "" if compiled is None else _unchecked(file, compiled, given)
-        documents.append(_document(file, told, unread, unchecked, valid=not wrong))
+        scheduled = not wrong and compiled is not None and compiled.model is not None and compiled.model.schedule is not None
+        by = {"schedule_run_by": _carried_out(file)} if scheduled else {}
+        documents.append(_document(file, told, unread, unchecked, valid=not wrong) | by)
         if as_json:
             continue
         for line in [unread] if unread else map(str, told):
@@ -128,12 +131,18 @@ def validate(
             said.add(line)
         if compiled is not None and not wrong:
             say(f"{file}: valid, {_summed_up(compiled, given)}.")
+        if scheduled:
+            say(f"{file}: its schedule is run by a worker that is given the file: {_carried_out(file)}")
         if unchecked:
             hint(unchecked)
     if as_json:
         print_json({"files": documents, "exit_code": int(Code.INVALID if bad else Code.COMPLETED)})
     if bad:
         raise typer.Exit(Code.INVALID)
+
+
+def _carried_out(file: str) -> str:
+    return shlex.join(["outlast", "worker", "--flow", file])
 
 
 def _summed_up(compiled: Compiled, given: Given) -> str:

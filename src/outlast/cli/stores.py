@@ -33,6 +33,7 @@ def opened(url: str | None, app: str | None = None, *, jobs: Sequence[str] = (),
         present(address)
     with or_way_out(), open_store(address.text, app=app or "default") as store:
         try:
+            store.named = ("--store", str(address)) if url else ()
             if app is None:
                 store.app = _only_app(store, jobs)
             elif not make and not store.has_app(app) and (known := store.apps()):

@@ -66,6 +66,15 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    flow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flow",
+            metavar="FILE",
+            help="Carry out the schedule of this flow. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="So many jobs at a time.")] = 64,
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when nothing is due or processed; exit with 3 if a job failed.")
@@ -121,12 +130,15 @@ def worker(
     if target is not None and is_flow(target):
         refuse(
             f"expected an app, got: {target}, a pipeline file. A worker without a target does pipeline files: outlast worker; "
+            f"this carries out its schedule: {shlex.join(['outlast', 'worker', '--flow', target])}; "
             f"and this puts it into the queue: {shlex.join(['outlast', 'enqueue', target])}"
         )
     problems: list[str] = []
     app = loaded(target, app_wanted(), store, problems) if target is not None else _bare_app(app_name, store)
     if target is not None and app_name is not None:
         problems.append(f"expected no --app with {target}, which says itself what it is called.")
+    if app is not None:
+        _take_flows(app, flow or (), problems)
     queues = _queues(queue or (), concurrency, problems)
     seconds = seconds_of(drain)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
@@ -191,6 +203,23 @@ def _bare_app(name: str | None, store: str | None) -> App:
     from outlast.app import App
 
     return App(name or "default", store=store)
+
+
+def _take_flows(app: App, files: Sequence[str], problems: list[str]) -> None:
+    """Let the worker carry out the schedules of these flows."""
+    before = dict(app.flows)
+    for file in files:
+        try:
+            taken = app.flow(file)
+        except ConfigurationError as wrong:
+            problems += wrong.problems
+            continue
+        if app.flows == before:
+            problems.append(
+                f'{file} has no schedule. Add one, as in schedule: "0 3 * * *", or leave out --flow {file}: '
+                f"every worker runs {taken.manifest.name} once it is enqueued."
+            )
+        before = dict(app.flows)
 
 
 def _metrics(host: str, port: int) -> Callable[[], None]:
@@ -276,7 +305,7 @@ def _screen(*, wanted: bool | None) -> Screen | None:
 
 
 def _hello(app: App, queues: dict[str, int], concurrency: int) -> None:
-    kinds = ", ".join(sorted(app.kinds)) or "pipeline files only"
+    kinds = ", ".join(sorted([*app.kinds, *app.flows])) or "pipeline files only"
     of = ", ".join(f"{queue} ({most})" if most != concurrency else queue for queue, most in queues.items())
     hint(
         f"Worker of {app.name}: {kinds}; {f'queues {of}' if of else 'every queue'}; {concurrency} at a time. {_way_to_end()} ends it."

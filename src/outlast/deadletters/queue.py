@@ -161,7 +161,7 @@ class DeadLetters:
             if not isinstance(payload, dict):
                 message = f"expected the payload of a job to be its arguments by name, got: {a_value_of(payload)}."
                 raise ConfigurationError(message)
-            self._fits(letter.pipeline, payload, letter.metadata.get("version"))
+            self._fits(letter.stage, payload, letter.metadata.get("version"))
         try:
             data = _like(letter.payload, self._codec.encode(payload))
         except RecursionError:

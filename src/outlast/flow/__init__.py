@@ -70,6 +70,7 @@ class Flow:
         self._root = os.path.realpath(Folder.cwd() if root is None else root)
         self._connections = None if connections is None else os.path.realpath(connections)
         self._file = None if file is None else os.path.realpath(file)
+        self._app: Home | None = None  # where it runs if nothing else is said
 
     @classmethod
     def load(
@@ -208,7 +209,7 @@ class Flow:
         check.raise_if_any()
         return planned(
             self.manifest,
-            app,
+            self._app if app is None else app,
             run_key=run_key,
             root=self._root,
             connections=self._connections,
@@ -266,7 +267,7 @@ class Flow:
         check = Check()
         check.unknown(unknown, ("run_key", "app", "queue", "delay", "unique_key"))
         check.raise_if_any()
-        return to_enqueue(self, app, run_key=run_key, queue=queue, delay=delay, unique_key=unique_key)
+        return to_enqueue(self, self._app if app is None else app, run_key=run_key, queue=queue, delay=delay, unique_key=unique_key)
 
     def __repr__(self) -> str:
         return f"<Flow {self.manifest.name!r}: {len(self.manifest.steps)} steps, {self.manifest.fingerprint}>"
@@ -285,13 +286,14 @@ def compile_path(
     from_shell: bool = False,
 ) -> Compiled:
     """
-    What compiling a file comes to, with the rules that warn. `from_shell`: `params` may be texts, of any type. `root` is the project's, the folder of the file if nothing
+    What compiling a file comes to, with the rules that warn and the check of its schedule. `from_shell`: `params` may be texts, of any type. `root` is the project's, the folder of the file if nothing
     is said: ``connections.yaml`` is looked for there, and functions that steps call are of modules there, or of those that
     the environment variable ``OUTLAST_ALLOW`` names. `every_profile`: it is checked with each of its profiles, if none is
     chosen. With ``manifest=False`` it is only checked. ConfigurationError if a file cannot be read.
     """
     from pathlib import Path as Folder
 
+    from outlast.flow.enqueued import check_schedule
     from outlast.spec import yaml
     from outlast.spec.calling import VARIABLE, allowed_by
     from outlast.spec.compile import compile_text
@@ -311,5 +313,5 @@ def compile_path(
         every_profile=every_profile,
         manifest=manifest,
         from_shell=from_shell,
-        rules=(check,),
+        rules=(check, check_schedule),
     )

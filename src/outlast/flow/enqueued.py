@@ -1,5 +1,5 @@
 """
-A flow as a durable job: the kind ``outlast.flow``, which every worker does that has the extra ``flows``.
+A flow as a durable job: the kind ``flow:NAME``, which every worker does that has the extra ``flows``.
 
     enqueue   the manifest, the run key and where the project is go into the queue; no secret does
     attempt   a worker finds its own connections and secrets, and goes on with the run of that key
@@ -24,35 +24,44 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from outlast import presets
 from outlast.calls.state import current_work, running
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure, Problem, TemporaryFailure
 from outlast.jobs.job import Job
 from outlast.jobs.outcome import CalledOff, PutBack, spent
-from outlast.jobs.own import FLOW, own_job
+from outlast.jobs.own import own_job
+from outlast.kernel.clock import here
 from outlast.store.codec import Lost
 from outlast.store.jobs import MOST_BYTES as LARGEST
+from outlast.store.records import OF_FLOW
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from outlast.flow import Flow
     from outlast.flow.opening import FlowPlan
     from outlast.flow.results import FlowResult
     from outlast.flow.runner import FlowRun
+    from outlast.jobs.cron import Schedule
     from outlast.jobs.handle import JobHome
     from outlast.jobs.job import BoundJob
     from outlast.jobs.running import ActiveJob
     from outlast.kernel.aliases import Seconds, StopReason
     from outlast.pipeline.home import Home
+    from outlast.settings.checks import Check
     from outlast.spec.manifest import Manifest, ManifestStep
+    from outlast.spec.mistakes import Mistake, Severity
+    from outlast.spec.model import Model
     from outlast.store import Store
     from outlast.store.flows import FlowStep
-    from outlast.store.records import RunRecord
+    from outlast.store.records import NewJob, RunRecord
 
+_OF_SCHEDULE = {"cron": None, "timezone": "UTC", "missed": "once"}  # the keys of a schedule, and what they are if left out
+_LOOK = 0.05  # seconds between two looks whether an attempt that was left has ended
 ROOT = "OUTLAST_ROOT"  # the variable that says where a worker has the project
 TAKEN = 30.0  # seconds until a run is looked at again that another process works on
 
@@ -85,25 +94,33 @@ class FlowJob(Job[..., Any]):
         )
 
 
-def made(home: Any) -> FlowJob:
-    """The job of this app that runs flows."""
+J = TypeVar("J", bound=FlowJob)
 
-    async def flow(
+
+def kind_of(flow: Flow) -> str:
+    """The kind of its jobs."""
+    return OF_FLOW + flow.manifest.name
+
+
+def made(home: Any, kind: str, flow: type[J] = FlowJob, schedule: Schedule | None = None) -> J:
+    """The job of this app that runs the flows of this kind; a worker has one for all of them."""
+
+    async def run_flow(
         manifest: dict[str, Any], run_key: str, root: str, connections: str | None = None, file: str | None = None
     ) -> Any:
         return await _attempt(home.present, Given(manifest, run_key, root, connections, file))
 
-    return FlowJob(
+    return flow(
         home,
-        flow,
-        kind=FLOW,
+        run_flow,
+        kind=kind,
         queue="default",
         guard=None,
         retry=presets.jobs,
         timeout=None,
         isolation=None,
         unique_for=None,
-        schedule=None,
+        schedule=schedule,
         version=1,
         upgrade=None,
     )
@@ -141,7 +158,7 @@ def to_enqueue(
     if run_key is not None:
         check.name("run_key", run_key)
     check.problems += [_stored_secret(name) for name in flow._params]  # noqa: SLF001 - the same room
-    job: Any = own_job(DEFAULT if app is None else app, FLOW)
+    job: Any = own_job(DEFAULT if app is None else app, kind_of(flow))
     bound = None
     try:
         bound = job.options(unique_key=unique_key, delay=delay, queue=queue, priority=priority)
@@ -162,6 +179,71 @@ def _stored_secret(name: str) -> Problem:
 
     way_out = f"It is sensitive, and would be stored with the job: set {variable_of(name)} where the worker runs."
     return Problem(("params", name), "left out of a flow that is enqueued", Shown("a value"), way_out)
+
+
+# -- its schedule ------------------------------------------------------------------------------------------------------------
+
+
+class ScheduledFlow(FlowJob):
+    """The job of a flow that has a schedule: each tick makes one run, with a key of its own."""
+
+    flow: Flow
+
+    def new_of_tick(self, tick: datetime) -> NewJob:
+        from outlast.jobs.cron import key_of
+
+        key = f"{self.flow.manifest.name}-{tick:%Y-%m-%dT%H:%MZ}"
+        bound, arguments = to_enqueue(self.flow, self.home, run_key=key, unique_key=key_of(tick))
+        return bound._new((), arguments)  # noqa: SLF001 - as `enqueue` does
+
+
+def schedule_of(check: Check, declared: object) -> Schedule | None:
+    """The schedule that a file declares, with all that is wrong about it in `check`; None without one."""
+    from outlast.jobs.cron import checked
+    from outlast.settings.checks import Shown, a_value_of
+
+    if declared is None:
+        return None
+    given = {"cron": declared} if isinstance(declared, str) else declared
+    if not isinstance(given, dict) or given.get("cron") is None:
+        shown = Shown("no cron" if isinstance(given, dict) else a_value_of(declared))
+        check.add((), "a cron expression, or a mapping with cron, timezone and missed", shown)
+        return None
+    check.unknown_keys(given, tuple(_OF_SCHEDULE))
+    return checked(check, *(given.get(key, default) for key, default in _OF_SCHEDULE.items()))
+
+
+def check_schedule(model: Model) -> Iterator[Mistake]:
+    """What is wrong with the schedule of a file. Without the package that reads expressions it is not checked here."""
+    from outlast.settings.checks import Check
+    from outlast.spec.mistakes import worded
+
+    check = Check()
+    schedule_of(check, model.schedule)
+    for problem in check.problems:
+        severity: Severity = "warning" if "cronsim" in problem.expected else "error"
+        path = tuple(str(part) for part in problem.path if isinstance(model.schedule, dict))
+        shown = (problem.expected, problem.got, worded(problem.way_out))
+        yield model.mistake(None, ("schedule", *path), *shown, severity=severity)
+
+
+def carry_out(flow: Flow, app: Home) -> None:
+    """Let the workers of this app carry out the schedule of this flow, if it has one."""
+    from outlast.settings.checks import Check, Shown
+
+    check, kind = Check(), kind_of(flow)
+    schedule = schedule_of(check, flow.manifest.notes.get("schedule"))
+    known = app.flows.get(kind)
+    if known is not None and known.flow._file != flow._file:  # noqa: SLF001 - the same room
+        name = kind.removeprefix(OF_FLOW)
+        check.add("name", f"one that no other file of {app.name!r} has", Shown(f"{name!r}, which is that of {known.flow._file}"))  # noqa: SLF001 - as above
+    check.raise_if_any()
+    app.flows.pop(kind, None)
+    if schedule is not None:
+        job = made(app, kind, ScheduledFlow, schedule)
+        job.flow = flow
+        job.new_of_tick(here.get().clock.now())  # what could not be enqueued is refused now, and not at its tick
+        app.flows[kind] = job
 
 
 # -- an attempt of the job -------------------------------------------------------------------------------------------------
@@ -274,7 +356,18 @@ class _Attempt:
             result = await self._gone_on(plan)
         if result.status == "completed":
             return result
+        await self._wait_for_threads(result.id)
         raise self._end(result)
+
+    async def _wait_for_threads(self, run: str) -> None:
+        """What is tried again is not begun beside an attempt whose time is up, and which goes on in its thread."""
+        import asyncio
+
+        from outlast.flow.underway import run_is_under_way
+
+        again = self.decided is not None and not isinstance(self.decided[1], str)
+        while again and run_is_under_way(run) and not self.active.runner.halting:  # noqa: ASYNC110 - a thread says nothing
+            await asyncio.sleep(_LOOK)
 
     async def _gone_on(self, plan: FlowPlan) -> FlowResult:
         import asyncio

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from outlast.calls.guard import Guard
     from outlast.calls.records import Context
+    from outlast.deciding import Answer
     from outlast.kernel.aliases import StopReason
     from outlast.observe.events import Event
     from outlast.pipeline.home import Home
@@ -924,6 +925,12 @@ class StepCall(Call):
             if wait is None:
                 raise
         return wait
+
+    def _follows(self, policy: Answer, now: float, **facts: bool) -> Answer:
+        # A thread cannot be stopped, so there is no other attempt. Whether it ends before that was due is not waited for.
+        if not isinstance(policy, str) and self.thread is not None and self.thread.running:
+            return "still_running"
+        return super()._follows(policy, now, **facts)
 
     def failed(self, error: Exception) -> float | None:
         if isinstance(error, Unfinished):

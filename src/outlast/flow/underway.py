@@ -59,6 +59,12 @@ def is_under_way(run: str, step: str) -> bool:
         return (run, step) in _ends
 
 
+def run_is_under_way(run: str) -> bool:
+    """Whether code of any step of a run runs in this process."""
+    with _lock:
+        return any(one == run for one, _ in _ends)
+
+
 def has_come_back(run: str, step: str) -> bool:
     """Wait, not for ever, for the code of a step in this process; whether none of it is under way any more."""
     clock = here.get().clock

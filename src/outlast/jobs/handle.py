@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from outlast.errors import ConfigurationError, OutlastError
-from outlast.jobs.own import FLOW, job_of
+from outlast.jobs.own import job_of
 from outlast.kernel.clock import ahead_us as ahead_us  # noqa: PLC0414 - the worker finds it here
 from outlast.kernel.clock import here, in_trio
 from outlast.kernel.frames import place_of
@@ -20,7 +20,7 @@ from outlast.kernel.wording import counted, duration
 from outlast.settings.checks import Check
 from outlast.store.codec import Lost
 from outlast.store.compensations import in_all
-from outlast.store.records import from_us
+from outlast.store.records import FLOW, from_us, served_kind
 from outlast.store.upkeep import plain_key
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ if TYPE_CHECKING:
         @property
         def own_kinds(self) -> dict[str, Job[..., Any]]:
             """Those of Outlast's own jobs that it has needed so far."""
+            ...
+
+        @property
+        def flows(self) -> dict[str, Job[..., Any]]:
+            """The jobs of its flows that have a schedule, each by its kind."""
             ...
 
         @property
@@ -275,7 +280,7 @@ class JobHandle(Generic[T_co]):
     def run_key(self) -> str | None:
         """The key of the run that the job of a `Flow` works on; None of other jobs."""
         row = self._row()
-        return None if row.kind != FLOW else str(self._home.codec.decode(row.payload)["run_key"])
+        return None if served_kind(row.kind) != FLOW else str(self._home.codec.decode(row.payload)["run_key"])
 
     @property
     def status(self) -> Literal["queued", "processing", "succeeded", "failed", "cancelled"]:
@@ -355,7 +360,7 @@ class JobHandle(Generic[T_co]):
         """
         row, store = self._row(), self._home.store
         found: Iterable[tuple[str, int, int, bool, int]] = store.artifacts(self._number)
-        if row.kind == FLOW:
+        if served_kind(row.kind) == FLOW:
             run = self._run(row)
             found = () if run is None else store.kept_of_run(run)
         return [
@@ -369,7 +374,7 @@ class JobHandle(Generic[T_co]):
         have kept are bytes.
         """
         row, store = self._row(), self._home.store
-        if row.kind == FLOW:
+        if served_kind(row.kind) == FLOW:
             run = self._run(row)
             data = None if run is None else store.kept_data(run, name, attempt)
             if data is not None:
@@ -455,7 +460,7 @@ class JobHandle(Generic[T_co]):
             error_class=row.error_class,
             stop_reason=row.stop_reason,
         )
-        if row.kind == FLOW:
+        if served_kind(row.kind) == FLOW:
             failed.add_note(f"run key: {self.run_key}")
         history = self.history()
         lines = [f"  {attempt}" for attempt in history[-_SHOWN:]]

@@ -36,6 +36,7 @@ from outlast.store.records import AlikeJobs, NewJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from datetime import datetime
     from typing import Literal, Never
 
     from outlast.jobs.cron import Schedule
@@ -48,6 +49,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 UNSET: Any = object()
+TICK = "scheduled_at"  # the parameter of a job that is given the instant of its tick
 _LONGEST_NAME = 100  # characters of a kind or a queue
 _LONGEST_KEY = 500  # characters of a unique key: an index holds it
 _FARTHEST = 100 * 366 * 86400.0  # seconds: a century
@@ -401,6 +403,13 @@ class Job(BoundJob[P, T]):
             "Put it where the worker can read it, and enqueue where that is."
         )
 
+    def new_of_tick(self, tick: datetime) -> NewJob:
+        """The job of a tick of its schedule."""
+        from outlast.jobs.cron import key_of
+
+        arguments = {TICK: tick} if TICK in self.names else {}
+        return self.options(unique_key=key_of(tick))._new((), arguments)  # noqa: SLF001 - as `enqueue` does
+
     def key_of(self, key: Callable[..., str], arguments: Mapping[str, Any]) -> str:
         """The unique key of a job with these arguments, those with defaults included."""
         whole = {**self._defaults, **arguments}
@@ -677,7 +686,7 @@ def _kind(check: Check, fn: Any, name: str | None) -> str:
 
 def _own_name(check: Check, name: str) -> str:
     if name.startswith(RESERVED):
-        check.add("name", f"one that does not begin with {RESERVED}", name, "Those are Outlast's own jobs.")
+        check.add("name", f"one that does not begin with {' or '.join(RESERVED)}", name, "Those are jobs of Outlast and of flows.")
     return name
 
 

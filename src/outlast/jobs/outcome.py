@@ -32,7 +32,7 @@ from outlast.kernel.raised import NoFailure
 from outlast.kernel.redact import error_text
 from outlast.pipeline.stages import LONGEST_SNOOZE, Skip, Snooze
 from outlast.policy import plain
-from outlast.store.records import DeadLetterRow, JobEnd, Rescue
+from outlast.store.records import DeadLetterRow, JobEnd, Rescue, pipeline_of_kind
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ def _letter(
         run=None,
         seq=None,
         kind="job",
-        pipeline=job.kind,
+        pipeline=pipeline_of_kind(job.kind),
         stage=job.kind,
         item_key=str(job.id),
         payload=job.payload,

@@ -40,6 +40,7 @@ from outlast.observe import for_an_item, listening
 from outlast.pipeline.engine.attempts import failure_of, rest, scripted
 from outlast.settings.callables import PLAIN, awaitable
 from outlast.store.database import lock_patience
+from outlast.store.records import served_kind
 from outlast.verdicts import classify
 from outlast.work.patience import terms, waiter
 from outlast.work.threads import Threads, begun_in_thread
@@ -551,7 +552,7 @@ class JobRunner:
 
     def take(self, job: ClaimedJob, came: float) -> ActiveJob:
         """A job that was claimed: it begins with `start`."""
-        return ActiveJob(self, job, self.kinds[job.kind], came)
+        return ActiveJob(self, job, self.kinds[served_kind(job.kind)], came)
 
     def start(self, active: ActiveJob) -> None:
         """Begin with a job."""

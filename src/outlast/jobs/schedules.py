@@ -11,7 +11,7 @@ import threading
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from outlast.jobs.cron import FRESH, key_of, step
+from outlast.jobs.cron import FRESH, step
 from outlast.kernel.clock import ahead_us
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from outlast.jobs.cron import Step
     from outlast.jobs.job import Job
     from outlast.store import Store
-    from outlast.store.records import Enqueued, NewJob, ScheduleRow
+    from outlast.store.records import Enqueued, ScheduleRow
 
-TICK = "scheduled_at"  # the parameter of a job that is given the instant of its tick
 _AGAIN = 5.0  # seconds after which a store that is away is asked again
 
 
@@ -106,7 +105,7 @@ class Scheduler:
             before, decided = row, self._step(job, row, now_us, waits=waits)
             if decided is None:
                 return None
-            return ScheduleChange(decided.row, None if decided.tick_us is None else _new(job, decided.tick_us))
+            return ScheduleChange(decided.row, None if decided.tick_us is None else job.new_of_tick(from_us(decided.tick_us)))
 
         made = self._store.change_schedule(job.kind, decide, ahead_us=ahead_us())
         if decided is None:
@@ -145,13 +144,6 @@ class Scheduler:
             stands = made.id if made is not None else done.row.job if done.waits else None
             by = None if stands is None else str(stands)
             emit(TicksMissed(**who, first_at=from_us(first), last_at=from_us(last), job_id=by, job_waits=done.waits))
-
-
-def _new(job: Job[..., Any], tick_us: int) -> NewJob:
-    """The job of a tick."""
-    tick = from_us(tick_us)
-    arguments = {TICK: tick} if TICK in job.names else {}
-    return job.options(unique_key=key_of(tick))._new((), arguments)  # noqa: SLF001 - as Job.enqueue does
 
 
 def _said(schedule: Any) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from outlast import observe
 from outlast.kernel.log import heard as logged
 from outlast.kernel.log import logger
 from outlast.observe import emit
-from outlast.store.records import from_us
+from outlast.store.records import from_us, pipeline_of_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ def undoing(what: str, job: UndoneJob, one: CompensationRecord, end: Compensatio
     from outlast.observe import events
 
     who: dict[str, Any] = {
-        "pipeline": job.kind,
+        "pipeline": pipeline_of_kind(job.kind),
         "job_id": str(job.id),
         "kind": job.kind,
         "queue": job.queue,
@@ -145,13 +145,13 @@ def undoing(what: str, job: UndoneJob, one: CompensationRecord, end: Compensatio
         emit(events.CompensationFailed(**who, **error, reason=end.stop_reason))
         if end.letter is not None:
             letter: dict[str, Any] = {"letter_id": end.letter.id, "item_id": str(job.id), "step_id": end.letter.stage}
-            emit(events.DeadLetterEnqueue(pipeline=job.kind, **letter, **error))
+            emit(events.DeadLetterEnqueue(pipeline=pipeline_of_kind(job.kind), **letter, **error))
 
 
 def _letter(job: ClaimedJob | Orphan, letter: DeadLetterRow, error: Mapping[str, Any]) -> None:
     from outlast.observe.events import DeadLetterEnqueue
 
-    emit(DeadLetterEnqueue(pipeline=job.kind, letter_id=letter.id, item_id=str(job.id), step_id=job.kind, **error))
+    emit(DeadLetterEnqueue(pipeline=pipeline_of_kind(job.kind), letter_id=letter.id, item_id=str(job.id), step_id=job.kind, **error))
 
 
 def _who(job: ClaimedJob | Orphan, max_attempts: int) -> dict[str, Any]:

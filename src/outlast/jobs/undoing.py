@@ -39,7 +39,7 @@ from outlast.policy import plain
 from outlast.settings.callables import PLAIN, awaitable, kind_of
 from outlast.store.codec import Lost, types_in
 from outlast.store.compensations import CompensationEnd
-from outlast.store.records import DeadLetterRow, to_us
+from outlast.store.records import DeadLetterRow, pipeline_of_kind, to_us
 from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import keep_trying
@@ -572,7 +572,7 @@ def _letter(job: UndoneJob, one: CompensationRecord, end: CompensationEnd) -> De
         run=None,
         seq=None,
         kind="compensation",
-        pipeline=job.kind,
+        pipeline=pipeline_of_kind(job.kind),
         stage=one.call.partition(":")[2],
         item_key=str(job.id),
         payload=one.arguments,

@@ -28,7 +28,7 @@ from outlast.jobs.telling import SweptFailure
 from outlast.kernel.clock import REAL, ahead_us, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
-from outlast.store.records import JOB_ENDS, from_us
+from outlast.store.records import JOB_ENDS, from_us, served_kind
 from outlast.verdicts import classify
 from outlast.work.leases import certainly_dead, this_machine
 from outlast.work.patience import terms
@@ -175,7 +175,7 @@ class Upkeep:
             self._tell(self._undo)
 
     def _decide(self, orphan: Orphan) -> Rescue:
-        kind, world = self._kinds.get(orphan.kind), here.get()
+        kind, world = self._kinds.get(served_kind(orphan.kind)), here.get()
         known = kind is not None and orphan.version <= kind.declared.version
         policy = kind.policy if kind is not None and known else None
         itself = ends_itself(orphan.kind)

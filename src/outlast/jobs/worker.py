@@ -41,7 +41,7 @@ from outlast.kernel.wording import counted
 from outlast.pipeline.resources import Resources
 from outlast.sharing.named import bind
 from outlast.store.faults import StoreUnavailable
-from outlast.store.records import from_us
+from outlast.store.records import from_us, served_kind
 from outlast.work import leases
 from outlast.work.patience import keep_trying
 from outlast.work.slots import Slots
@@ -376,7 +376,7 @@ class Worker:
         self._waking: Waking = waking
         ringing = loop.create_task(self._ring())
         # Where time jumps to whatever is due later, ticks would go on for ever.
-        scheduler = Scheduler(store, {} if self._due_later else dict(self._home.kinds))
+        scheduler = Scheduler(store, {} if self._due_later else self._home.kinds | self._home.flows)
         try:
             self._hear()
             await in_thread(scheduler.start, self._stop)
@@ -1029,7 +1029,7 @@ class Worker:
         for active in taken:
             job = active.job
             if heard:
-                telling.claimed(job, self._kinds[job.kind].policy.max_attempts, tenure.lease.owner)
+                telling.claimed(job, self._kinds[served_kind(job.kind)].policy.max_attempts, tenure.lease.owner)
             active.tenure = tenure
             jobs[job.id] = active
         running.update(taken)

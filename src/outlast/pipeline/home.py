@@ -78,6 +78,7 @@ class Home:
         self._tested = False  # whether there ever was one
         self.kinds: dict[str, Any] = {}  # jobs by their kind
         self.own_kinds: dict[str, Any] = {}  # and those of Outlast's own that were needed
+        self.flows: dict[str, Any] = {}  # and those of flows that have a schedule, by their kind
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
 
     @property
@@ -230,6 +231,7 @@ class Substitute:
         self.codec = home.codec
         self.kinds = home.kinds
         self.own_kinds = home.own_kinds
+        self.flows = home.flows
         self.has_pipeline = home.has_pipeline
         self.retention_days: Mapping[str, int | None] = home.retention_days
         self.commons = home.commons

@@ -5,6 +5,7 @@ after stands first.
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from outlast.display.flows import STATES
@@ -246,7 +247,7 @@ def _attempts(report: FlowReport) -> str:
     if not rows:
         return ""
     left = len(rows) - _MOST_ROWS
-    more = f'<p class="quiet">{counted(left, "further attempt")}: <code>outlast runs attempts {escaped(report.id[:12])}</code></p>'
+    more = f'<p class="quiet">{counted(left, "further attempt")}: <code>{escaped(shlex.join(["outlast", "runs", "attempts", report.id[:12], *report.stored]))}</code></p>'
     headings = ("step", "attempt", "outcome", "started", "took", "then", "error")
     return section("Attempts", "", tabled(headings, rows[:_MOST_ROWS]), more if left > 0 else "")
 

@@ -37,7 +37,7 @@ from outlast.report.jobs import flow_run_of
 from outlast.report.model import FORMAT, plain, saved
 from outlast.report.views import Shell, as_told, called
 from outlast.spec.params import variable_of
-from outlast.store.records import ENDED, FLOW, RunCounts, from_us
+from outlast.store.records import ENDED, OF_FLOW, RunCounts, from_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -350,7 +350,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
             *(sentence(said) for said in unknown_in_words(alone.unknown) if said not in why),
         ),
         spent=_spent(record, [run for found in runs_over_items.values() for run in found]),
-        stored=tuple(store.app_option()),
+        stored=tuple(store.place_option()),
         by_hand=tuple(name for name in undone if name in progress.by_hand),
         rows_left=tuple(sentence(one.in_words(name)) for name, one in left.items()),
         doubted=tuple(doubtful(store, record, manifest, rows)),
@@ -781,7 +781,7 @@ def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]
         yield "To end it:", cancels
         return
     if report.reason == "requeued":
-        yield "Its job goes on with it:", command("jobs", "list", "--kind", FLOW)
+        yield "Its job goes on with it:", command("jobs", "list", "--kind", OF_FLOW + report.pipeline)
         return
     if report.status in {"interrupted", "paused", "running"}:
         yield "Go on:", again

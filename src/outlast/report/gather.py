@@ -77,7 +77,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
     groups = store.failed_groups(run.id, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
-    letters = _letters(groups, sums, run, store.code_option(run.pipeline), store.app_option(), _of_flow(store, run))
+    letters = _letters(groups, sums, run, store.code_option(run.pipeline), store.place_option(), _of_flow(store, run))
     counts = _counts(run)
     return Report(
         format=FORMAT,
@@ -114,6 +114,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
             "warnings": more_warnings,
             "letters": max(0, len({(mark, stage) for mark, stage, _, _ in sums.letters}) - len(letters)),
         },
+        stored=tuple(store.place_option()),
     )
 
 
@@ -480,7 +481,7 @@ def _of_flow(store: Store, run: RunRecord) -> str | None:
         return None
     flow, step = found
     only = ["--from-step", step] if flow.status == "completed" else []
-    return shlex.join(["outlast", "resume", *called(store, flow), *only, *store.app_option()])
+    return shlex.join(["outlast", "resume", *called(store, flow), *only, *store.place_option()])
 
 
 def _letters(

@@ -19,7 +19,7 @@ from outlast.kernel.wording import counted, process_of
 from outlast.observe.figures import figures_of
 from outlast.store.compensations import in_all
 from outlast.store.faults import StoreRefused
-from outlast.store.records import FLOW, JOB_STATES, from_us
+from outlast.store.records import FLOW, JOB_STATES, from_us, served_kind
 from outlast.store.upkeep import is_hash, plain_key
 from outlast.work.leases import certainly_dead, is_of_this_host, this_user
 
@@ -112,7 +112,7 @@ class FlowOfJob(NamedTuple):
 
 def flow_run_of(job: JobRow, codec: Codec) -> FlowOfJob | None:
     """What the job of a flow works on; None of other jobs, and of one whose arguments cannot be read."""
-    if job.kind != FLOW:
+    if served_kind(job.kind) != FLOW:
         return None
     try:
         given = codec.decode(job.payload)
@@ -350,7 +350,8 @@ def _unserved(job: JobRow, workers: Sequence[WorkerKinds | None]) -> list[str]:
     serving = [one for one in workers if one is not None]
     if len(serving) < len(workers) or not workers:  # one of an older program does not say
         return []
-    versions = [one.kinds[job.kind] for one in serving if job.kind in one.kinds]
+    served = served_kind(job.kind)
+    versions = [one.kinds[served] for one in serving if served in one.kinds]
     if not versions:
         from outlast.jobs.own import way_to  # a list of jobs does without
 
@@ -358,7 +359,7 @@ def _unserved(job: JobRow, workers: Sequence[WorkerKinds | None]) -> list[str]:
         return [f"No running worker knows the kind {job.kind}{'.' if way is None else f': {way}'}"]
     if max(versions) < job.version:
         return [f"Running workers know {job.kind} only up to version {max(versions)}, and this job has {job.version}."]
-    able = [one for one in serving if one.kinds.get(job.kind, 0) >= job.version]
+    able = [one for one in serving if one.kinds.get(served, 0) >= job.version]
     if not any(one.queues is None or job.queue in one.queues for one in able):
         return [f"No running worker that knows {job.kind} serves the queue {job.queue}."]
     return []
@@ -501,7 +502,7 @@ def figures_document(figures: JobFigures) -> dict[str, Any]:
 
 def _state_of(row: ScheduleRow, now_us: int, alive: Iterable[WorkerKinds | None]) -> str:
     """A running worker may know the kind without this schedule: it has not looked at it for a while, then."""
-    known = any(one is None or row.kind in one.kinds for one in alive)  # one of an older program does not say
+    known = any(one is None or served_kind(row.kind) in one.kinds for one in alive)  # one of an older program does not say
     return "active" if known and now_us - row.seen_us < DECLARED * 1e6 else "undeclared"
 
 

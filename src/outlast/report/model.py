@@ -7,6 +7,7 @@ All texts in it have been sanitised, and there are no payloads.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -317,10 +318,16 @@ class Report:
     warnings: tuple[Warned, ...]
     stop_reasons: Mapping[str, int]
     left_out: Mapping[str, int]
+    stored: tuple[str, ...] = ()  # what a command needs to find it
+
+    def command(self, *words: str) -> str:
+        """A command about this run, for a person."""
+        return shlex.join(["outlast", *words, *self.stored])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it for `json.dumps`: instants are ISO 8601."""
         found: dict[str, Any] = plain(self)
+        del found["stored"]
         return found
 
     def html(self) -> str:

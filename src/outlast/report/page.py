@@ -67,7 +67,7 @@ def _parts(report: Report) -> Iterator[str]:
     run = report.run
     yield (
         f'<footer>Run <span class="mono">{escaped(run.id)}</span>. All times are UTC. One item\'s way, with the reason for every wait: '
-        f"<code>outlast runs report {escaped(run.id[:12])} --item KEY</code></footer>"
+        f"<code>{escaped(report.command('runs', 'report', run.id[:12], '--item', 'KEY'))}</code></footer>"
     )
 
 
@@ -170,7 +170,7 @@ def _problems(report: Report) -> str:
             rows += _problem(group, group.count, *shown)
         more = len(report.letters) - 5 + report.left_out["letters"]
         rest = (
-            f'<p class="meta quiet">{counted(more, "further group")}: <code>outlast dlq groups --run {escaped(report.run.id[:12])}</code></p>'
+            f'<p class="meta quiet">{counted(more, "further group")}: <code>{escaped(report.command("dlq", "groups", "--run", report.run.id[:12]))}</code></p>'
             if more > 0
             else ""
         )

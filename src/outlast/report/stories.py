@@ -6,6 +6,7 @@ What lies between two attempts and was no wait on record is the wait for a slot.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -99,13 +100,17 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
     if trail is None and isinstance(item, str) and item.isdecimal():
         trail = store.trail(run.number, int(item))
     if trail is None:
+        ended = shlex.join(["outlast", "runs", "items", run.run_key, *store.place_option()])
         raise ConfigurationError(
             f"expected the key or the position of an item of {run.run_key}, got: {sanitise(str(item))!r}. "
-            "Nothing is on record of an item before its first checkpoint or its end. Those that ended: outlast runs items"
+            f"Nothing is on record of an item before its first checkpoint or its end. Those that ended: {ended}"
         )
     known = _trial(store, run, trail.seq, trail)
     letter = store.letter_of(run.id, trail.seq)
     replays = [] if letter is None else list(_replays(store, letter))
+    look = None
+    if letter is not None:
+        look = shlex.join(["outlast", "dlq", "show", letter.id[:12], *store.place_option()])
     waited, spent = Counter[str](), dict[str, float]()
     for each in (known, *replays):
         for attempt in each.attempts:
@@ -126,7 +131,7 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
         waited={why: microseconds / 1e6 for why, microseconds in waited.items()},
         spent=spent,
         letter=None if letter is None else letter.id,
-        moments=tuple(_moments(trail.seq, known, replays, spent, None if letter is None else letter.id)),
+        moments=tuple(_moments(trail.seq, known, replays, spent, look)),
     )
 
 
@@ -182,7 +187,7 @@ def _trial(store: Store, run: RunRecord, seq: int, trail: Trail | None) -> _Tria
 
 
 def _moments(
-    seq: int, known: _Trial, replays: Sequence[_Trial], spent: Mapping[str, float], letter: str | None
+    seq: int, known: _Trial, replays: Sequence[_Trial], spent: Mapping[str, float], look: str | None
 ) -> Iterator[Moment]:
     yield Moment(kind="read", text=f"read from the source, at position {seq:,}")
     yield from _tried(known)
@@ -197,7 +202,7 @@ def _moments(
         yield from _replayed(replay, last=replay is replays[-1])
     for warning in row.warnings:
         yield Moment(kind="warning", text=f"warning: {sanitise(warning)}")
-    yield _end(known.run, row, [replay for replay in replays if replay.tried], spent, letter)
+    yield _end(known.run, row, [replay for replay in replays if replay.tried], spent, look)
 
 
 def _tried(trial: _Trial) -> Iterator[Moment]:
@@ -303,7 +308,7 @@ def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
 
 
 def _end(
-    run: RunRecord, row: ItemRow, replays: Sequence[_Trial], spent: Mapping[str, float], letter: str | None
+    run: RunRecord, row: ItemRow, replays: Sequence[_Trial], spent: Mapping[str, float], look: str | None
 ) -> Moment:
     stage = told_stage(run, row.stage)
     why = sanitise(row.reason or "")
@@ -331,8 +336,8 @@ def _end(
         said += f"; not tried again: {row.stop_reason}"
     if spent:
         said += f"; spent {amounts(spent)} in all"
-    if letter is not None:
-        said += f"; look: outlast dlq show {letter[:12]}"
+    if look is not None:
+        said += f"; look: {look}"
     return Moment(
         kind="end",
         at=from_us(end_us),

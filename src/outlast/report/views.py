@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,7 +131,8 @@ class Views:
         if len(matches) == 1:
             return as_told(self._store, matches[0])
         if not matches:
-            message = f"expected the id or the key of a run, got: {wanted!r}. Those there are: outlast runs list"
+            there = shlex.join(["outlast", "runs", "list", *self._store.place_option()])
+            message = f"expected the id or the key of a run, got: {wanted!r}. Those there are: {there}"
             raise ConfigurationError(message)
         listed = ", ".join(f"{record.id[:12]} ({record.pipeline})" for record in matches[:5])
         message = f"expected one run, but {len(matches)} are called {wanted!r}: {listed}. Name one by its id."
@@ -338,16 +340,25 @@ class Views:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def events(
-        self, run: str | None = None, name: str | None = None, *, after: int | None = None, limit: int = 100
+        self,
+        run: str | None = None,
+        name: str | None = None,
+        *,
+        window: float | None = None,
+        after: int | None = None,
+        limit: int = 100,
     ) -> list[EventRow]:
         """
-        A page of the events on record, the oldest first; those of a run as `run` finds it, or of one name, older names
-        too.
+        A page of the events on record, the oldest first; those of a run as `run` finds it, of one name, older names too,
+        or of the last `window` seconds.
         """
         from outlast.observe.events import canonical
 
         run_id = None if run is None else self.run(run).id
-        return self._store.events(run_id, None if name is None else canonical(name), after=after, limit=limit)
+        since = None if window is None else to_us(here.get().clock.now()) - round(window * 1e6)
+        return self._store.events(
+            run_id, None if name is None else canonical(name), after=after, limit=limit, since_us=since
+        )
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 

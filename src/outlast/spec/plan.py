@@ -170,7 +170,8 @@ def sentences(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mappin
     run, job = timing["calls"]["run"], timing["calls"]["job"]
     if job > run:
         said = ", refusals not counted" if refusals else ""
-        yield f"As a durable job, which tries again after that, it is executed up to {job:,} times{said}."
+        ended = " once no attempt runs any more" if "timed_out" in timing else ""
+        yield f"As a durable job, which tries again after that{ended}, it is executed up to {job:,} times{said}."
     yield from safeguards(policy, timing, work)
     if policy.get("dead_letter"):
         what, others = ("A row that", ", and the others go on") if "for_each" in work else ("What", "")
@@ -268,6 +269,8 @@ def _timing(policy: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[st
     limits = policy.get("timeout", {})
     if "step_ms" in limits:
         yield f"An attempt is stopped after {exact(limits['step_ms'])}."
+    if "timed_out" in timing:
+        yield "A timed-out attempt is the last one, because its thread cannot be stopped. `isolation: process` stops it."
     if "total_ms" in limits:
         yield f"Everything, waits included, is stopped after {exact(limits['total_ms'])}."
     if timing["worst_ms"] is None:

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast import presets
-from outlast.errors import nearest
+from outlast.errors import AttemptTimeoutError, nearest
 from outlast.kernel.wording import counted, numeral
 from outlast.policy import RetryPolicy
 from outlast.spec import references, yaml
@@ -482,6 +482,17 @@ def _no_limit(_: Look, step: Step) -> Iterator[Finding]:
             yield Finding(where, "a time limit for an attempt", got, "add timeout: {step_ms: 60000}")
 
 
+def _left_running(_: Look, step: Step) -> Iterator[Finding]:
+    for path, node, one in _with_policies(step):
+        blocks = one.component == "python" and step.isolation != "process" and one.timeout.step is not None
+        if not blocks or attempts(one.retry) == 1 or (one is step and step.idempotent is False):
+            continue
+        if one.retry.decide(AttemptTimeoutError("its time is up"), attempt=1).retry:
+            where = (*path, *_inside(node, "timeout", "step_ms"))
+            got = "an attempt in a thread, which cannot be stopped: the first one whose time is up is the last one"
+            yield Finding(where, "an attempt that is retried when its time is up", got, "add isolation: process to the step")
+
+
 # -- undoing, references -----------------------------------------------------------------------------------------------
 
 
@@ -700,5 +711,6 @@ RULES: tuple[Rule, ...] = (
     Rule("R48", "warning", "a step for each row that names no row, so that the same is done again for each", _no_row),
     Rule("R49", "warning", "`{{ }}` around the name of a parameter, an output or a row, which is no reference here", _other_sign),
     Rule("R50", "warning", "a module, a function or a file that is not there under the project's root", _not_there),
+    Rule("R52", "warning", "a `python` step in a thread that is to be retried when its time is up: a thread cannot be stopped, so there is no other attempt", _left_running),
     Rule("R51", "warning", "a rate of a limit, other than `calls`, that nothing in a step counts for", _not_counted),
 )  # fmt: skip

@@ -311,6 +311,9 @@ def of_step(work: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, Any
     idempotent = policy.get("idempotent") is not False
     said = as_data(retry, step_s, total_s, lines_of(retry, *parts, rows=rows), idempotent=idempotent)
     said |= {"per": "row"} if rows else {}
+    in_thread = work["component"] == "python" and policy.get("isolation") != "process"
+    if in_thread and not rows and step_s is not None and attempts(retry) > 1:
+        said["timed_out"] = "last"  # the attempt goes on in its thread, and is followed by no other
     if "compensate_retry" in policy:
         other = policy_of(policy["compensate_retry"])
         undone = timing(other, *_seconds(policy.get("compensate_timeout", {})))

@@ -237,6 +237,7 @@ _TIMING = _block(
         "refusals": _block({"uncharged_ms": _WHOLE, "longest_wait_ms": _WHOLE}),
         "deferred_ms": _WHOLE,
         "per": _one_of("row"),
+        "timed_out": _one_of("last"),
         "compensate": _block(_SCHEDULE),
     },
 )

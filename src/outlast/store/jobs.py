@@ -26,6 +26,7 @@ from outlast.store.letters import edits_in
 from outlast.store.records import (
     JOB_ENDS,
     JOB_STATES,
+    OF_FLOW,
     AlikeJobs,
     Enqueued,
     Idle,
@@ -689,7 +690,10 @@ class Jobs(Finishing):
         """The newest first; `after` is the id of the last one of the page before."""
         where, values = "app = ?", list[Any]([self.app])
         key = None if unique_key is None else key_of(unique_key)
-        for column, value in (("queue", queue), ("kind", kind), ("unique_key", key)):
+        if kind is not None:  # a flow is found by its name, too
+            where += " and kind in (?, ?)"
+            values += [storable(kind), OF_FLOW + storable(kind)]
+        for column, value in (("queue", queue), ("unique_key", key)):
             if value is not None:
                 where += f" and {column} = ?"
                 values.append(storable(value))

@@ -17,6 +17,7 @@ from outlast.errors import ConfigurationError
 from outlast.kernel.redact import mask, remember_secret, sanitise
 from outlast.store.database import Database, Duplicate
 from outlast.store.faults import StoreRefused, StoreUnavailable, fault
+from outlast.store.records import SERVED_KIND
 
 try:
     import psycopg
@@ -80,12 +81,12 @@ _PARAMETERS = (
 
 # Jobs of one queue, as `outlast_turn` claims them, at three quarters of its cost. What has become due is left to a turn, and who has no lease
 # finds nothing. Nothing is written if there is nothing to claim: the lease is looked at, and its row locked, after the jobs.
-_ONE_QUEUE = """
+_ONE_QUEUE = f"""
 with picked as materialized (
     select job.id as number from outlast_jobs job
     where (select set_config('application_name', $4, true)) is not null and (select set_config('lock_timeout', $5, true)) is not null
         and job.app = $1 and job.queue = $7 and job.state = 'ready'
-        and job.version <= ($10::integer[])[array_position($9::text[], job.kind)]
+        and job.version <= ($10::integer[])[array_position($9::text[], {SERVED_KIND})]
         and not exists (select 1 from outlast_queues paused where paused.app = $1 and paused.queue = $7 and paused.paused)
     order by job.priority desc, job.id limit $8::integer for update skip locked
 ), held as materialized (

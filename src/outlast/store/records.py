@@ -640,8 +640,32 @@ class Enqueued(NamedTuple):
     at_us: int | None = None
 
 
-#: The kind of jobs that run a pipeline which is declared in a file.
+#: What workers serve that run flows.
 FLOW = "outlast.flow"
+#: How the kind of a job begins that runs a flow; the flow's name follows. So a flow and a job may have one name.
+OF_FLOW = "flow:"
+#: The kind that a worker must serve to do a job, in SQL.
+SERVED_KIND = f"case when substr(kind, 1, {len(OF_FLOW)}) = '{OF_FLOW}' then '{FLOW}' else kind end"
+
+
+def served_kind(kind: str) -> str:
+    """
+    The kind that a worker must serve to do a job of this kind.
+
+    >>> served_kind("flow:trip"), served_kind("mail")
+    ('outlast.flow', 'mail')
+    """
+    return FLOW if kind.startswith(OF_FLOW) else kind
+
+
+def pipeline_of_kind(kind: str) -> str:
+    """
+    The pipeline that dead letters and events of such a job name: the flow, as those of its steps do.
+
+    >>> pipeline_of_kind("flow:trip"), pipeline_of_kind("mail")
+    ('trip', 'mail')
+    """
+    return kind.removeprefix(OF_FLOW)
 
 
 class ClaimedJob(NamedTuple):

@@ -53,6 +53,8 @@ _SHARD_IS = "run = ? and shard = ?"
 class Runs(Leases):
     """The part of the store that knows runs."""
 
+    named: tuple[str, ...] = ()  # the option of commands that named the store, if one did
+
     # -- apps ----------------------------------------------------------------------------------------------------------
 
     def apps(self) -> list[str]:
@@ -70,6 +72,10 @@ class Runs(Leases):
     def app_option(self) -> list[str]:
         """What a command needs to find this app: its name, where the store has several."""
         return ["--app", self.app] if len(self.apps()) > 1 else []
+
+    def place_option(self) -> list[str]:
+        """What a printed command needs to find this store and this app."""
+        return [*self.named, *self.app_option()]
 
     def has_app(self, name: str) -> bool:
         """Whether this app has anything here: cheap, whatever others have."""

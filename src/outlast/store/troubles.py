@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from outlast.adaptive import RetryRecord
 from outlast.deciding import REASONS
 from outlast.store.compensations import OPEN, TO_BE_UNDONE
-from outlast.store.records import FLOW
+from outlast.store.records import OF_FLOW
 from outlast.verdicts.rules import ERROR_CLASSES
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from outlast.store.database import Database, Transaction
 
+#: Without the jobs that run flows: their steps are the operations.
+_NOT_OF_FLOW = f"substr(j.kind, 1, {len(OF_FLOW)}) <> '{OF_FLOW}'"
 #: Something else than the error was in the way of a further attempt, and nobody had asked to stop.
 GAVE_UP = tuple(
     reason for reason, meaning in REASONS.items() if meaning.retriable and reason not in {"shutdown", "cancelled"}
@@ -192,7 +194,7 @@ class Troubles:
         """Jobs, without those that run flows: their steps are the operations. A job that is not over has only failed so far."""
         retried = tx.rows(
             "select j.kind, count(distinct j.id), min(t.started + t.took) from outlast_job_attempts t "
-            f"join outlast_jobs j on j.id = t.job where j.app = ? and j.kind <> '{FLOW}' and t.outcome in {_TROUBLE} "
+            f"join outlast_jobs j on j.id = t.job where j.app = ? and {_NOT_OF_FLOW} and t.outcome in {_TROUBLE} "
             f"and t.next_run is not null and t.started + t.took > ? and t.error_class {self._database.among} group by j.kind",
             *(self.app, since, classes),
         )
@@ -236,7 +238,7 @@ class Troubles:
             )
             rows += tx.rows(
                 "select '', j.kind, count(*), min(t.started + t.took) from outlast_job_attempts t join outlast_jobs j on j.id = t.job "
-                f"where j.app = ? and j.kind <> '{FLOW}' and t.outcome in {_TROUBLE} and {wanted} group by j.kind",
+                f"where j.app = ? and {_NOT_OF_FLOW} and t.outcome in {_TROUBLE} and {wanted} group by j.kind",
                 *(self.app, since, classes),
             )
         for pipeline, name, count, first in rows:
@@ -329,7 +331,7 @@ class Troubles:
         )
         yield from tx.rows(
             "select j.kind, t.error_class, count(*) from outlast_job_attempts t join outlast_jobs j on j.id = t.job "
-            f"where j.app = ? and j.kind <> '{FLOW}' and t.outcome in {_TROUBLE} and {of_others} group by j.kind, t.error_class",
+            f"where j.app = ? and {_NOT_OF_FLOW} and t.outcome in {_TROUBLE} and {of_others} group by j.kind, t.error_class",
             self.app,
         )
 
@@ -358,7 +360,7 @@ class Troubles:
         yield from tx.rows(
             f"select t.kind, t.error_class, count(*) from (select j.kind, a.*, {last.format('a.job', 'a.number desc')} "
             "from outlast_job_attempts a join outlast_jobs j on j.id = a.job "
-            f"where j.app = ? and j.kind <> '{FLOW}' and j.state = 'succeeded' and a.outcome in {_TROUBLE}) t "
+            f"where j.app = ? and {_NOT_OF_FLOW} and j.state = 'succeeded' and a.outcome in {_TROUBLE}) t "
             "where t.place = 1 and t.next_run is not null group by t.kind, t.error_class",
             self.app,
         )

@@ -21,7 +21,7 @@ from outlast.kernel.redact import LIMIT
 from outlast.store.leases import label, lost
 from outlast.store.letters import COLUMNS as LETTER
 from outlast.store.letters import letter_values, note_failure
-from outlast.store.records import JOB_MOVES, ClaimedJob, LetterFailure, key_text, storable
+from outlast.store.records import JOB_MOVES, SERVED_KIND, ClaimedJob, LetterFailure, key_text, storable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -589,7 +589,7 @@ def known_kinds(database: Database, kinds: Mapping[str, int]) -> tuple[str, list
     by_version: dict[int, list[str]] = {}
     for kind, version in kinds.items():
         by_version.setdefault(version, []).append(storable(kind))
-    condition = f"kind {database.among} and version <= ?"
+    condition = f"{SERVED_KIND} {database.among} and version <= ?"
     values = [value for version, names in by_version.items() for value in (database.passed(names), version)]
     return " or ".join([condition] * len(by_version)) or "1 = 0", values
 

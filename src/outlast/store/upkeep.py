@@ -52,13 +52,21 @@ class Upkeep(unique.UniqueKeys):
             insert_events(self._database, tx, self.app, events)
 
     def events(
-        self, run: str | None = None, name: str | None = None, after: int | None = None, limit: int = 100
+        self,
+        run: str | None = None,
+        name: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        since_us: int | None = None,
     ) -> list[EventRow]:
         """
-        The oldest first; `after` is the `number` of the last one of the page before. None that comes later has a lower
-        number.
+        The oldest first, of those that happened at `since_us` or later; `after` is the `number` of the last one of the page
+        before. None that comes later has a lower number.
         """
         condition, values = "app = ? and number > ?", [self.app, after or 0]
+        if since_us is not None:
+            condition += " and at >= ?"
+            values.append(since_us)
         for column, value in (("run", run), ("name", name)):
             if value is not None:
                 condition += f" and {column} = ?"

@@ -1,0 +1,1 @@
+-- Nothing to change: here a worker's turn is no function of the server's.
