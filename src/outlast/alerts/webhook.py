@@ -12,6 +12,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from outlast.errors import TemporaryFailure
+from outlast.isolation.threads import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -60,8 +63,12 @@ def post(url: str, document: Mapping[str, Any], *, token: str | None = None, pat
     said: list[str | None] = []
     # Each answer has its time, but a server that drips could take for ever: not of this thread.
     thread = threading.Thread(target=lambda: said.append(_post(url, document, token, patience)), daemon=True)
-    thread.start()
-    thread.join(1.5 * patience)
+    try:
+        start_thread(thread)
+    except TemporaryFailure as refused:
+        said.append(str(refused).removesuffix("."))
+    else:
+        thread.join(1.5 * patience)
     problem = said[0] if said else f"no answer within {1.5 * patience:g} s"
     return None if problem is None else f"the webhook at {place_of(url)} has not taken the notice: {problem}."
 

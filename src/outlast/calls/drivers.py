@@ -334,6 +334,8 @@ async def _from_thread(call: Call, work: Callable[[], Any]) -> Any:
     """What comes of the work, in a thread that waits for it; if nobody waits here any more, it is given up there."""
     from threading import Thread
 
+    from outlast.isolation.threads import start_thread
+
     signal, came = Signal(), _Came()
 
     def wait() -> None:
@@ -344,8 +346,8 @@ async def _from_thread(call: Call, work: Callable[[], Any]) -> Any:
         signal.set()
 
     before = call.thread
-    Thread(target=wait, daemon=True, name="outlast-await").start()
     try:
+        start_thread(Thread(target=wait, daemon=True, name="outlast-await"))
         while not came.over:  # a signal of trio's may be set by its own end
             await Clock.wait_signal(call.world.clock, signal, None)
     except BaseException:

@@ -35,7 +35,8 @@ from outlast.components.sinks import Sink as Sink
 from outlast.components.sql import Query as Query
 from outlast.components.tables import Table as Table
 from outlast.components.tables import TableSink
-from outlast.errors import ConfigurationError, nearest
+from outlast.errors import ConfigurationError, TemporaryFailure, nearest
+from outlast.isolation.threads import start_thread
 from outlast.kernel.redact import mask
 from outlast.settings.checks import a_value_of
 
@@ -110,7 +111,8 @@ def expected_items(source: object) -> Callable[[], int | None]:
         with suppress(Exception):  # the run will say so
             counted.append(source.count())
 
-    threading.Thread(target=count, daemon=True, name="outlast-count").start()
+    with suppress(TemporaryFailure):
+        start_thread(threading.Thread(target=count, daemon=True, name="outlast-count"))
     return lambda: counted[0] if counted else None
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from outlast.components.reading import missing
 from outlast.errors import ConfigurationError
+from outlast.isolation.threads import start_thread
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def reached(reach: Callable[[Mapping[str, Any], float], object], fields: Mapping
             failed.append(error)
 
     thread = threading.Thread(target=attempt, daemon=True, name="outlast-reach")
-    thread.start()
+    start_thread(thread)
     thread.join(limit)
     if failed:
         raise failed[0]
@@ -201,7 +202,7 @@ def reach_postgres(fields: Mapping[str, Any], limit: float) -> None:
     except ImportError:
         raise NotInstalled(str(missing("PostgreSQL", "psycopg 3", "postgres"))) from None
     try:
-        database = Postgres(conninfo(fields), patience=limit)
+        database = Postgres(conninfo(fields), patience=limit, bounded=False)
     except ConfigurationError:
         raise Unreadable("the address cannot be read") from None
     connection = database.connect(batches=False)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError, PermanentFailure
+from outlast.work.threads import Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterator, Sequence
@@ -72,7 +72,7 @@ class ThreadedReader:
 
     def __init__(self, begin: Callable[[], Iterator[Sequence[Any]]]) -> None:
         self._begin = begin
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: Pool | None = None
         self._batches: Any = None
         self._batch: Iterator[Any] = iter(())
         self.at_hand = 0
@@ -94,9 +94,9 @@ class ThreadedReader:
         self.at_hand -= 1
         return next(self._batch)
 
-    def _reader(self) -> ThreadPoolExecutor:
+    def _reader(self) -> Pool:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "outlast-source")
+            self._thread = Pool(1, "outlast-source")
         return self._thread
 
     def _next(self) -> Sequence[Any] | None:
@@ -112,8 +112,9 @@ class ThreadedReader:
         if interrupt is not None:
             with suppress(Exception):  # it may be over already
                 await asyncio.to_thread(interrupt)
-        closing = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        await asyncio.wait([closing], timeout=_FAREWELL)
+        if self._batches is not None:  # else nothing was begun, perhaps because there was no thread
+            closing = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+            await asyncio.wait([closing], timeout=_FAREWELL)
         self._thread.shutdown(wait=False)
         self._thread = None
 

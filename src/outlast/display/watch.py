@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.display.snapshot import View
 from outlast.display.telling import lines
+from outlast.errors import TemporaryFailure
+from outlast.isolation.threads import start_thread
 from outlast.kernel.clock import here
-from outlast.kernel.log import logger
+from outlast.kernel.log import logger, warn
 from outlast.kernel.redact import error_text
 from outlast.store import StoreError
 
@@ -72,10 +74,13 @@ class Watching:
             if self._screen is not None:
                 self._screen.open()
         # In the context of whoever runs: a notebook knows by it to which cell a picture belongs.
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._look,), daemon=True, name="outlast-watch"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=copy_context().run, args=(self._look,), daemon=True, name="outlast-watch")
+        try:
+            start_thread(thread)
+        except TemporaryFailure as refused:
+            warn("the work goes on without a display: %s", refused)
+        else:
+            self._thread = thread
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:

@@ -33,7 +33,7 @@ from outlast.spec.manifest import ManifestStep
 from outlast.store import StoreError
 from outlast.work import leases
 from outlast.work.patience import keep_trying
-from outlast.work.threads import in_thread
+from outlast.work.threads import in_thread, start_patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -651,7 +651,7 @@ class _Threads:
         else:
             inbox = SimpleQueue[Any]()
             thread = threading.Thread(target=_steps_of, args=(inbox, loop), daemon=True, name="outlast-work")
-            thread.start()
+            start_patiently(thread, lambda refused: None if done.done() else done.set_exception(refused))
 
         def arrive(came: Any, wrong: BaseException | None) -> None:
             if self._closed:

@@ -20,11 +20,20 @@ if TYPE_CHECKING:
 
     from outlast.kernel.clock import Clock
 
+REFUSED = "the system refused to start a thread. Raise its limit of threads or memory (ulimit -u, pids limit), or lower the concurrency."
 MOST_ABANDONED = 256  # threads that nobody waits for; beyond that no isolated attempt starts until some have ended
 _running: set[ThreadAttempt] = set()
 
 
 os.register_at_fork(after_in_child=_running.clear)  # a child has none of its parent's threads
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start it. `TemporaryFailure` if the system refuses; the same thread can be started later."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):
+        raise TemporaryFailure(REFUSED, error_class="resource_exhausted") from None
 
 
 def abandoned() -> int:
@@ -58,7 +67,11 @@ class ThreadAttempt:
 
         _running.add(self)
         # A daemon: a call that hangs must not keep the program from ending.
-        threading.Thread(target=run, daemon=True, name=f"outlast-{getattr(fn, '__name__', 'call')}").start()
+        try:
+            start_thread(threading.Thread(target=run, daemon=True, name=f"outlast-{getattr(fn, '__name__', 'call')}"))
+        except BaseException:
+            _running.discard(self)
+            raise
 
     @property
     def running(self) -> bool:

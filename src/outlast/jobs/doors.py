@@ -12,6 +12,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError
+from outlast.isolation.threads import start_thread
 from outlast.jobs.worker import Worker, WorkResult
 from outlast.kernel.clock import in_trio
 from outlast.kernel.log import warn
@@ -174,7 +175,7 @@ def _unless_caught(do: Callable[[], None], signals: Signals) -> None:
             wrong.append(error)
         over.set()
 
-    threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="outlast-first").start()
+    start_thread(threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="outlast-first"))
     while not over.wait(_LOOK):
         if signals.caught:
             break

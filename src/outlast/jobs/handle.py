@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -13,15 +12,18 @@ from weakref import WeakKeyDictionary
 
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.jobs.own import job_of
+from outlast.kernel.clock import REAL, here, in_trio
 from outlast.kernel.clock import ahead_us as ahead_us  # noqa: PLC0414 - the worker finds it here
-from outlast.kernel.clock import here, in_trio
 from outlast.kernel.frames import place_of
 from outlast.kernel.wording import counted, duration
 from outlast.settings.checks import Check
 from outlast.store.codec import Lost
 from outlast.store.compensations import in_all
+from outlast.store.connections import answer_by
+from outlast.store.faults import StoreUnavailable
 from outlast.store.records import FLOW, from_us, served_kind
 from outlast.store.upkeep import plain_key
+from outlast.work.threads import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,9 +77,10 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
+_LAST_ANSWER_S = 1.0  # that the store has at least, also at the end of a caller's time
 _THREADS = 32  # of each event loop, for `beside`
 # Not those of the loop's own executor: code of the user's may keep all of these busy, perhaps until a job goes on here.
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
 #: Event loops that workers run in, once for each of them.
 workers_in: list[asyncio.AbstractEventLoop] = []
@@ -403,7 +406,7 @@ class JobHandle(Generic[T_co]):
         """
         clock = here.get().clock
         waits = _Waits(timeout, clock.monotonic())
-        while (row := self._row()).status in {"queued", "processing"}:
+        while (row := self._look(waits)).status in {"queued", "processing"}:
             pause = waits.next(self, row, clock.monotonic())
             _refuse_in_loop()
             clock.sleep(pause)
@@ -413,9 +416,25 @@ class JobHandle(Generic[T_co]):
         """As `result`."""
         clock = here.get().clock
         waits = _Waits(timeout, clock.monotonic())
-        while (row := await beside(self._row)).status in {"queued", "processing"}:
+        while (row := await beside(lambda: self._look(waits))).status in {"queued", "processing"}:
             await clock.asleep(waits.next(self, row, clock.monotonic()))
         return await beside(lambda: self._result(row))
+
+    def _look(self, waits: _Waits) -> JobRow:
+        """As `_row`, and no longer than its caller waits: also with a store that does not answer."""
+        if here.get().clock.virtual:
+            return self._row()
+        token = answer_by.set(waits.answer_by())
+        try:
+            return self._row()
+        except StoreUnavailable as error:
+            if not waits.over():
+                raise
+            raise ResultTimeoutError(
+                f"the state of the job {self.id} is unknown after {waits.timeout:g} s: {error}"
+            ) from None
+        finally:
+            answer_by.reset(token)
 
     def _row(self) -> JobRow:
         row = self._home.store.job(self._number)
@@ -522,17 +541,23 @@ class _Waits:
         check = Check()
         seconds = None if timeout is None else check.seconds("timeout", timeout, 0.0)
         check.raise_if_any()
-        self._timeout = seconds
+        self.timeout = seconds
         self._until = float("inf") if seconds is None else now + seconds
         self._wait = _FIRST_LOOK
+
+    def over(self) -> bool:
+        """Whether the time is up, on the real clock."""
+        return REAL.clock.monotonic() >= self._until
+
+    def answer_by(self) -> float | None:
+        """When the store must have answered; the last look has a moment, too."""
+        return None if self.timeout is None else max(self._until, REAL.clock.monotonic() + _LAST_ANSWER_S)
 
     def next(self, job: JobHandle[Any], row: JobRow, now: float) -> float:
         left = self._until - now
         if left <= 0:
             due = f", due at {from_us(row.due_us):%Y-%m-%d %H:%M:%S} UTC" if row.status == "queued" else ""
-            message = (
-                f"the job {job.id} ({row.kind}) has not ended within {self._timeout:g} s: it is {row.status}{due}."
-            )
+            message = f"the job {job.id} ({row.kind}) has not ended within {self.timeout:g} s: it is {row.status}{due}."
             raise ResultTimeoutError(message)
         wait, self._wait = self._wait, min(_LAST_LOOK, self._wait * _GROWTH)
         return min(wait, left)
@@ -581,5 +606,5 @@ async def beside(work: Callable[[], R]) -> R:
     loop = asyncio.get_running_loop()
     pool = _pools.get(loop)
     if pool is None:
-        pool = _pools[loop] = ThreadPoolExecutor(_THREADS, thread_name_prefix="outlast-store")
+        pool = _pools[loop] = Pool(_THREADS, thread_name_prefix="outlast-store")
     return await loop.run_in_executor(pool, copy_context().run, work)

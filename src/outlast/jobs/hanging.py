@@ -23,6 +23,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from outlast.errors import TemporaryFailure
+from outlast.isolation.threads import start_thread
 from outlast.jobs.running import JobRunner
 from outlast.kernel.clock import REAL
 from outlast.kernel.log import heard, warn
@@ -93,8 +95,17 @@ class Unheard:
         write.settimeout(0)
         read.settimeout(None)
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=self._listen, args=(read,), daemon=True, name="outlast-signals")
-        self._thread.start()
+        thread = threading.Thread(target=self._listen, args=(read,), daemon=True, name="outlast-signals")
+        try:
+            start_thread(thread)
+        except TemporaryFailure as refused:
+            warn("signals cannot end this worker while its event loop is blocked: %s", refused)
+            signal.set_wakeup_fd(-1)
+            read.close()
+            write.close()
+            self._ends = None
+            return self
+        self._thread = thread
         _listening.append(self)
         return self
 
@@ -151,8 +162,9 @@ class Unheard:
     def _end(self) -> None:
         # In a thread of its own: what hangs may hold the very lock that is needed to tell it.
         telling = threading.Thread(target=self._tell, daemon=True, name="outlast-last-words")
-        telling.start()
-        telling.join(_LAST_WORDS)
+        with suppress(TemporaryFailure):
+            start_thread(telling)
+            telling.join(_LAST_WORDS)
         os._exit(128 + self._came[0])
 
     def _tell(self) -> None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.calls.state import Call, made, running
 from outlast.errors import AttemptTimeoutError, ConfigurationError, LeaseLost, PermanentFailure, TemporaryFailure
+from outlast.isolation.threads import start_thread
 from outlast.jobs import telling, transactions
 from outlast.jobs.handle import beside
 from outlast.jobs.outcome import succeeded
@@ -1086,10 +1087,13 @@ class ResultWriter:
             return done
         self._waiting.append((whose, row, done))
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._context.run, args=(self._run,), daemon=True, name="outlast-results"
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._context.run, args=(self._run,), daemon=True, name="outlast-results")
+            try:
+                start_thread(thread)
+            except TemporaryFailure:
+                self._waiting.pop()
+                raise
+            self._thread = thread
         if not self._busy:
             self._next()
         return done

@@ -903,7 +903,7 @@ class JobRunner:
         those that have ended with a transaction, or may do so; which of them have.
         """
         looks = {
-            active: begun_in_thread(active.kept.status)
+            active: begun_in_thread(active.kept.status, else_here=True)
             for active in jobs
             if not active.over and active.kept is not None and active.kept.finishing
         }
@@ -998,7 +998,7 @@ class JobRunner:
             if not active.over and not active.gone:
                 self._look_at(active, kept, error, told=told)
 
-        begun_in_thread(kept.status).add_done_callback(seen)
+        begun_in_thread(kept.status, else_here=True).add_done_callback(seen)
 
     def _end_running(self, active: ActiveJob, error: BaseException | None) -> None:
         self._end(active, _still_running(self._surely_failed(active, error or TimeoutError(), still=True)))

@@ -11,6 +11,7 @@ import threading
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from outlast.isolation.threads import start_thread
 from outlast.jobs.cron import FRESH, step
 from outlast.kernel.clock import ahead_us
 from outlast.kernel.log import warn
@@ -47,10 +48,11 @@ class Scheduler:
         if not self._jobs:
             return
         wait = self._surely_look()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=copy_context().run, args=(self._run, wait), daemon=True, name="outlast-schedules"
         )
-        self._thread.start()
+        start_thread(thread)
+        self._thread = thread
 
     def close(self) -> None:
         """Look no more. Blocks until what is under way is done."""

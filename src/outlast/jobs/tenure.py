@@ -174,15 +174,20 @@ class Tenure:
         context = copy_context()
         context.run(terms.set, Terms(patience=FOREVER, ttl=lease.ttl))
         context.run(self.turns.start)
-        self.heartbeat: Heartbeat[tuple[tuple[int, int], ...]] = Heartbeat(
-            self._beat,
-            lease,
-            loop,
-            drop=store.drop_lease,
-            lost=lambda error: tell(failed, error),
-            requested=lambda cancelled: tell(wanted, cancelled),
-            hung=hung,
-        )
+        self.heartbeat: Heartbeat[tuple[tuple[int, int], ...]]
+        try:
+            self.heartbeat = Heartbeat(
+                self._beat,
+                lease,
+                loop,
+                drop=store.drop_lease,
+                lost=lambda error: tell(failed, error),
+                requested=lambda cancelled: tell(wanted, cancelled),
+                hung=hung,
+            )
+        except BaseException:  # the system refuses a thread
+            self.turns.close()
+            raise
 
     # -- in the loop -------------------------------------------------------------------------------------------------
 

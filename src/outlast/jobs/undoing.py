@@ -26,6 +26,7 @@ from outlast.calls.records import Context
 from outlast.calls.state import current_work, gave_up, latest, running
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import LeaseLost, PermanentFailure, TemporaryFailure
+from outlast.isolation.threads import start_thread
 from outlast.jobs import telling
 from outlast.jobs.outcome import POISON, Ending, follows
 from outlast.jobs.places import NotFound, found_at, is_main, program
@@ -258,7 +259,10 @@ class Undoer:
             return False
         leases.kept(tenure.lease)
         see_out = partial(self._see_out, tenure, calls)
-        threading.Thread(target=copy_context().run, args=(see_out,), daemon=True, name="outlast-left").start()
+        try:
+            start_thread(threading.Thread(target=copy_context().run, args=(see_out,), daemon=True, name="outlast-left"))
+        except TemporaryFailure:
+            leases.ended(tenure.lease)  # it runs out by itself: to release it would have the code called beside itself
         return True
 
     # -- claiming ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from outlast import presets
+from outlast.isolation.threads import start_thread
 from outlast.jobs import telling
 from outlast.jobs.neighbours import Neighbours
 from outlast.jobs.outcome import after_crash
@@ -93,10 +94,16 @@ class Upkeep:
     def start(self) -> None:
         """Sweep now, and again and again until `close`."""
         self._neighbours = Neighbours()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=copy_context().run, args=(self._run, self._neighbours), daemon=True, name="outlast-upkeep"
         )
-        self._thread.start()
+        try:
+            start_thread(thread)
+        except BaseException:
+            self._neighbours.close()
+            self._neighbours = None
+            raise
+        self._thread = thread
 
     def close(self) -> None:
         """Sweep no more. Blocks until what is under way is done."""

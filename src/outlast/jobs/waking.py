@@ -20,6 +20,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from outlast.errors import TemporaryFailure
+from outlast.isolation.threads import start_thread
 from outlast.kernel.clock import REAL
 from outlast.kernel.log import logger, warn
 from outlast.work.patience import terms
@@ -77,10 +79,13 @@ class Waking(ABC):
 
     def start(self) -> None:
         """Listen."""
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), daemon=True, name="outlast-waking"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True, name="outlast-waking")
+        try:
+            start_thread(thread)
+        except TemporaryFailure as refused:
+            self._say(str(refused))
+        else:
+            self._thread = thread
 
     @property
     def free(self) -> bool:

@@ -584,7 +584,7 @@ class Worker:
         Do it in a thread, whoever cancels this meanwhile, and wait for it as long as the end of a worker waits for its
         store. Whether it is done; else its thread is left behind.
         """
-        work: asyncio.Future[None] = begun_in_thread(do, left=True)
+        work: asyncio.Future[None] = begun_in_thread(do, left=True, else_here=True)
         work.add_done_callback(_heard_of)
         while not work.done():
             now = REAL.clock.monotonic()

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from outlast.isolation.threads import start_thread
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.intake import ReadInterrupted
 from outlast.pipeline.lifecycle import Run, announce
@@ -275,7 +276,7 @@ def elsewhere(drive: Callable[[], T], wind_down: Callable[[], None]) -> T:
     # An event, and not the thread itself: one whose `join` was interrupted is taken for dead, and the run would go on
     # unseen.
     over = threading.Event()
-    threading.Thread(target=copy_context().run, args=(work,), name="outlast-run").start()
+    start_thread(threading.Thread(target=copy_context().run, args=(work,), name="outlast-run"))
     interrupted: BaseException | None = None
     while not over.is_set():
         try:
@@ -445,7 +446,7 @@ def _pumped(stream: Stream[T]) -> Iterator[ItemResult[T]]:
     thread = threading.Thread(target=copy_context().run, args=(work,), name="outlast-stream", daemon=True)
     try:
         with signals:
-            thread.start()
+            start_thread(thread)
             try:
                 while True:
                     good, value = passed.get()

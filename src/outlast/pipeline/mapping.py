@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,7 @@ from outlast.pipeline.stages import Degraded, Skip
 from outlast.settings.callables import is_async, name_of
 from outlast.settings.checks import Check
 from outlast.verdicts import classify
+from outlast.work.threads import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -61,7 +62,7 @@ def map(  # noqa: A001 - outlast.map
             del error
             _tell(name, *ended[number])
 
-    with ThreadPoolExecutor(concurrency, thread_name_prefix="outlast-map") as threads:
+    with Pool(concurrency, thread_name_prefix="outlast-map") as threads:
         try:
             for number, item in enumerate(items):
                 context = copy_context()

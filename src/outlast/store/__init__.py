@@ -20,6 +20,7 @@ from outlast.store.address import Address
 from outlast.store.compensations import Compensations
 from outlast.store.faults import StoreError as StoreError
 from outlast.store.faults import StoreRefused as StoreRefused
+from outlast.store.faults import StoreUnanswered as StoreUnanswered
 from outlast.store.faults import StoreUnavailable as StoreUnavailable
 from outlast.store.figures import Figures
 from outlast.store.flows import Flows

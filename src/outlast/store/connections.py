@@ -13,11 +13,16 @@ import weakref
 from _thread import allocate_lock
 from collections import deque
 from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from _thread import LockType
     from collections.abc import Callable, Iterator, Sequence
+
+
+_MOMENT_S = 0.01
 
 
 class Cursor(Protocol):
@@ -34,6 +39,32 @@ class Connection(Protocol):
     def execute(self, sql: Any, parameters: Sequence[Any] = ..., /) -> Cursor: ...
     def rollback(self) -> None: ...
     def close(self) -> None: ...
+
+
+#: The instant of the real monotonic clock by which whoever asks a store here needs an answer; None: as the store waits always.
+answer_by: ContextVar[float | None] = ContextVar("outlast answer by", default=None)
+#: Whether what is asked here may take long, such as a migration.
+unhurried: ContextVar[bool] = ContextVar("outlast unhurried", default=False)
+
+
+class NoPlace(Exception):
+    """All connections were lent until the answer was needed."""
+
+
+def seconds_left() -> float | None:
+    """Until the answer is needed: at least a moment; None if nobody has set a time."""
+    until = answer_by.get()
+    return None if until is None else max(_MOMENT_S, until - monotonic())
+
+
+@contextmanager
+def without_hurry() -> Iterator[None]:
+    """What is asked here may take long."""
+    token = unhurried.set(True)
+    try:
+        yield
+    finally:
+        unhurried.reset(token)
 
 
 class Turns:
@@ -55,7 +86,9 @@ class Turns:
             turn.acquire()
             self._waiting.append(turn)
         try:
-            turn.acquire()  # released by whoever gives a place back
+            left = seconds_left()
+            if not turn.acquire(timeout=-1 if left is None else left):  # released by whoever gives a place back
+                raise NoPlace
         except BaseException:
             with self._lock:
                 given = turn not in self._waiting

@@ -16,8 +16,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from outlast.kernel.redact import sanitise
-from outlast.store.connections import Connections
-from outlast.store.faults import StoreRefused
+from outlast.store.connections import Connections, NoPlace, without_hurry
+from outlast.store.faults import StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -248,7 +248,11 @@ class Database(ABC):
                         continue  # others may try with this connection
                     transaction = Transaction(self, connection)
                     yield transaction
-                    connection.execute("commit")
+                    try:
+                        connection.execute("commit")
+                    except self.driver_error as error:
+                        error.undecided = True  # type: ignore[attr-defined]  # unless the database has said that it failed
+                        raise
                     self.writes += 1
         if transaction.then is not None:
             transaction.then()
@@ -265,6 +269,9 @@ class Database(ABC):
             yield
         except self.driver_error as error:
             raise self.fault(error) from None
+        except NoPlace:
+            message = f"{self!r} did not answer in time: all connections of this process wait for it."
+            raise StoreUnavailable(message, error_class="database_connection") from None
         except UnicodeDecodeError:
             # The driver itself cannot say what it has read.
             message = "the store holds what cannot be read: it is damaged. Restore it from a backup."
@@ -308,7 +315,7 @@ class Database(ABC):
         if before.newer:
             raise self._too_new(before)
         try:
-            with self.writing() as tx:
+            with without_hurry(), self.writing() as tx:
                 return self._migrate(tx)
         except _Forbidden:
             message = (

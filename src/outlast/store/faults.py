@@ -4,6 +4,7 @@ How a store fails.
     OutlastError
     └── StoreError                                  the store could not do it; nothing of it was done
         ├── StoreUnavailable (TemporaryFailure)     lost, locked, full or busy: worth another attempt
+        ├── StoreUnanswered                         an enqueue without a unique key was not answered: it may have been done
         └── StoreRefused (PermanentFailure)         no further attempt can succeed
 
 A driver's own exception is never chained to these: its text may contain rows, which are the user's data.
@@ -28,12 +29,26 @@ class StoreError(OutlastError):
 class StoreUnavailable(StoreError, TemporaryFailure):
     """
     The store is lost, locked, full or busy. It is a ``database_error`` or a ``database_connection``, hence worth
-    another attempt. `locked`: another transaction keeps it from being written to.
+    another attempt. `locked`: another transaction keeps it from being written to. `unanswered`: it was asked and did not
+    answer, so whether it did what it was asked is unknown.
     """
 
-    def __init__(self, message: str, *, error_class: str = "database_error", locked: bool = False) -> None:
+    def __init__(
+        self, message: str, *, error_class: str = "database_error", locked: bool = False, unanswered: bool = False
+    ) -> None:
         super().__init__(mask(message), error_class=error_class)
         self.locked = locked
+        self.unanswered = unanswered
+
+
+class StoreUnanswered(StoreError):
+    """
+    The store did not answer, and to ask it again may do the same a second time. Whether it has done it is unknown, so this is no
+    transient error.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(mask(message))
 
 
 class StoreRefused(StoreError, PermanentFailure):

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from outlast.kernel.clock import here
 from outlast.store import compensations, turns, unique
-from outlast.store.faults import StoreRefused
+from outlast.store.faults import StoreRefused, StoreUnanswered, StoreUnavailable
 from outlast.store.finishing import Finishing
 from outlast.store.leases import fenced
 from outlast.store.letters import edits_in
@@ -131,8 +131,9 @@ class Jobs(Finishing):
                 (now,) = tx.row(f"select {self._database.now}")
                 done = self._enqueue(tx, given, now + ahead_us)
                 self._tell(tx, (job.delay_us for job in given))
-        except BaseException:
+        except BaseException as error:
             self._notified = before
+            _refuse_to_repeat(error, given)
             raise
         return done
 
@@ -164,8 +165,9 @@ class Jobs(Finishing):
                 (now,) = tx.row(f"select {self._database.now}")
                 count = self._enqueue_many(tx, given, now + ahead_us)
                 self._tell(tx, (job.delay_us for job in given))
-        except BaseException:
+        except BaseException as error:
             self._notified = before
+            _refuse_to_repeat(error, given)
             raise
         return count
 
@@ -860,6 +862,16 @@ class Jobs(Finishing):
                 *(self.app, len(beginning), beginning),
             )
         return [owner for (owner,) in rows]
+
+
+def _refuse_to_repeat(error: BaseException, jobs: Sequence[NewJob]) -> None:
+    """Raise what is not tried again automatically, if nobody knows whether these jobs are there and they would be there twice."""
+    keyed = not isinstance(jobs, AlikeJobs) and all(job.unique_key is not None for job in jobs)
+    if isinstance(error, StoreUnavailable) and error.unanswered and not keyed:
+        raise StoreUnanswered(
+            f"{error} Whether {'the job was' if len(jobs) == 1 else 'these jobs were'} enqueued is unknown. "
+            "Give each job a unique_key: then enqueue it again, and it exists once."
+        ) from None
 
 
 def _spelled(sql: str, parameters: tuple[Any, ...], paramstyle: ParamStyle) -> tuple[str, tuple[Any, ...]]:

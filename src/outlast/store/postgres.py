@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import select
 from functools import lru_cache
+from math import inf
 from struct import Struct, pack
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import mask, remember_secret, sanitise
+from outlast.store.connections import seconds_left, unhurried
 from outlast.store.database import Database, Duplicate
 from outlast.store.faults import StoreRefused, StoreUnavailable, fault
 from outlast.store.records import SERVED_KIND
@@ -106,6 +109,11 @@ _BY_KEY = (
     "set enable_mergejoin = off; set enable_sort = off"
 )
 
+# A lock is waited for by the server itself, for less than that. Only a server that stands still is silent for longer.
+_SPARE_S = 10.0
+_SILENCE_S = 30.0 + _SPARE_S
+_UNHURRIED_S = 3600.0  # for what may take long: migrations, and what deletes
+_INTERVAL_S = 0.1  # between two looks of the driver
 _poll: Any = getattr(select, "poll", None)  # not on every system
 _SOON = ", set_config('synchronous_commit', 'off', true)"  # the commit of its transaction does not wait for the disk,
 _FLUSH = "select pg_logical_emit_message(true, 'outlast', '')"  # that of this one does: for all that was written before
@@ -122,15 +130,57 @@ _NEVER = 2**31
 _OFTEN = 5  # times that a statement is done in a session before it is kept prepared there
 
 
-class _Session(psycopg.Connection[Any]):
-    """A connection that knows whether its session on the server is its own."""
+class _Silent(psycopg.OperationalError):
+    """The server has sent nothing for so long that nobody waits any more; the connection is closed."""
 
+
+class _Session(psycopg.Connection[Any]):
+    """A connection that knows whether its session on the server is its own, and how long its server may be silent."""
+
+    silence = _SILENCE_S
     often = 0  # times that a statement was done that could be kept prepared
     own: bool | None = None
     flushes = False  # whether its role may do `_FLUSH`
     kept: Mapping[str, bytes] = MappingProxyType({})  # statements that are prepared without the driver, and their names
     adapts: Any = None  # knows how what they find is read
     letters = ""  # how texts travel
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return super().wait(_heard(gen, self.patience()), *args, **options)
+        except _Silent:
+            self.close()
+            raise
+
+    def patience(self) -> float:
+        """For how many seconds the server may be silent now."""
+        if unhurried.get():
+            return max(_UNHURRIED_S, self.silence)
+        left = seconds_left()
+        return self.silence if left is None else min(left, self.silence)
+
+
+def _heard(gen: Any, longest: float) -> Any:
+    """The same generator; it fails once the server has been silent for so many seconds. Its driver wakes it ten times in a second."""
+    since: float | None = None
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready:
+                since = None
+            else:
+                now = monotonic()
+                since = since or now
+                if now - since >= longest - _INTERVAL_S:
+                    raise _Silent(_unheard(longest))
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+def _unheard(longest: float) -> str:
+    return f"the server has sent nothing for {longest:.3g} s"
 
 
 def _quickly(connection: _Session, sql: str, parameters: Sequence[Any]) -> list[Any]:
@@ -227,22 +277,39 @@ def _next(connection: _Session) -> PGresult | None:
     """What comes back next for what was sent; None: nothing more for this statement."""
     server = connection.pgconn
     while server.flush():
-        _ready(server.socket, writing=True)
+        _ready(connection, writing=True)
         server.consume_input()  # or both sides wait for the other to read
     while server.is_busy():
-        _ready(server.socket)
+        _ready(connection)
         server.consume_input()
     return server.get_result()
 
 
-def _ready(place: int, *, writing: bool = False) -> None:
-    """Wait until a socket can be read from, or written to if that is asked for, too."""
+def _refuse_lost(connection: _Session) -> None:
+    """Raise if the server has ended this session meanwhile: then nothing was asked, and it may be asked again."""
     if _poll is None:
-        select.select([place], [place] if writing else [], [])
         return
-    ready = _poll()  # knows no largest number of a socket
-    ready.register(place, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
-    ready.poll()
+    server, ready = connection.pgconn, _poll()
+    ready.register(server.socket, select.POLLIN)
+    while ready.poll(0):
+        server.consume_input()
+
+
+def _ready(connection: _Session, *, writing: bool = False) -> None:
+    """Wait until its socket can be read from, or written to if that is asked for, too."""
+    place, longest = connection.pgconn.socket, connection.patience()
+    if _poll is None:
+        found: Sequence[Any] = [
+            *select.select([place], [place] if writing else [], [], None if longest == inf else longest)[:2]
+        ]
+        silent = not any(found)
+    else:
+        ready = _poll()  # knows no largest number of a socket
+        ready.register(place, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
+        silent = not ready.poll(None if longest == inf else longest * 1000)
+    if silent:
+        connection.close()
+        raise _Silent(_unheard(longest))
 
 
 def _rows(connection: _Session, answer: PGresult) -> list[Any]:
@@ -274,9 +341,8 @@ class Line:
         connection.execute(_BY_KEY)
         self._names = {sql: b"outlast_%d" % number for number, sql in enumerate(statements)}
         for sql, name in self._names.items():
-            made = self._server.prepare(name, _numbered(sql).encode())
-            if made.status != ExecStatus.COMMAND_OK:
-                raise errors.error_from_result(made, self._encoding)
+            self._server.send_prepare(name, _numbered(sql).encode())
+            _answered(connection, ExecStatus.COMMAND_OK)
         # What was told while these statements were done is known to the driver alone.
         self._told = [note.payload for note in connection.notifies(timeout=0)]
         self._early = Capabilities().has_pipeline()
@@ -395,8 +461,10 @@ class Postgres(Database):
     elements = r"json_array_elements_text(replace({}, '\u0000', '\ufffd')::json) as element(value)"
     driver_error = psycopg.Error
 
-    def __init__(self, url: str, *, patience: float | None = None) -> None:
+    def __init__(self, url: str, *, patience: float | None = None, bounded: bool = True) -> None:
+        """`bounded`: a server that stands still is not waited for without end. What others ask of theirs has its own time."""
         super().__init__()
+        self._silence = _SILENCE_S if bounded else inf
         try:
             self._settings = _DEFAULTS | {key: str(value) for key, value in conninfo.conninfo_to_dict(url).items()}
         except psycopg.Error:
@@ -409,6 +477,7 @@ class Postgres(Database):
             self._settings["tcp_user_timeout"] = str(round(patience * 1000))
             self.begin = _begin(patience)
             self.patience = f"{round(patience * 1000)}ms"
+            self._silence = patience + _SPARE_S if bounded else inf
         if self._settings.get("password"):
             remember_secret(self._settings["password"])
 
@@ -420,7 +489,12 @@ class Postgres(Database):
         return mask(f"{self._settings.get('dbname', '')!r} on {host}")
 
     def connect(self, *, batches: bool) -> Connection:  # noqa: ARG002 - every commit is flushed
-        made = _Session.connect(**self._settings, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
+        settings = self._settings
+        if (left := seconds_left()) is not None:
+            # The driver's shortest time to connect is two seconds.
+            settings = settings | {"connect_timeout": str(min(int(settings["connect_timeout"]), max(2, round(left))))}
+        made = _Session.connect(**settings, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
+        made.silence = self._silence
         # What the server has told of itself. With this off, the driver writes lists of bytes that the server reads as others.
         if made.info.parameter_status("standard_conforming_strings") == "off":
             role, name = made.info.user, made.info.dbname
@@ -457,10 +531,11 @@ class Postgres(Database):
         told, given = ("", parameters) if tell is None else (_TOLD, (*parameters, tell))
         with self._faults(), self._many.lend() as lent:
             connection = cast("_Session", lent)
-            if not self._keeps(connection):
-                return self._plainly(connection, insert + told, given)[0]
+            _refuse_lost(connection)
             flushed = True
             try:
+                if not self._keeps(connection):
+                    return self._plainly(connection, insert + told, given)[0]
                 if tell is not None and connection.flushes:
                     found, flushed = _seen_early(connection, insert + told + _SOON, given)
                 else:
@@ -468,6 +543,9 @@ class Postgres(Database):
             except _GONE:
                 self._gone(connection)
                 return self._plainly(connection, insert + told, given)[0]
+            except psycopg.OperationalError as error:
+                error.undecided = True  # type: ignore[attr-defined]  # see `fault`
+                raise
             if not flushed:
                 connection.flushes = False
                 self._plainly(connection, _FLUSHED, found[0][:1])
@@ -568,7 +646,10 @@ class Postgres(Database):
             # No word from the server: it could not be reached, or went away. Why is in the driver's own words.
             said = sanitise(". ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()))
             stop = "" if said.endswith("?") else "."
-            return StoreUnavailable(f"{what}: {said}{stop}", error_class="database_connection")
+            if isinstance(error, _Silent):
+                what = f"the store {self._where()} did not answer"
+            unanswered = getattr(error, "undecided", False)
+            return StoreUnavailable(f"{what}: {said}{stop}", error_class="database_connection", unanswered=unanswered)
         return fault(what, error, text=sanitise(primary) if primary else None)
 
     def taken(self, error: Exception) -> bool:

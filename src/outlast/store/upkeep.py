@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from outlast.kernel.clock import here
 from outlast.store import compensations, steps, unique
+from outlast.store.connections import without_hurry
 from outlast.store.leases import fenced
 from outlast.store.records import EventRow, SharedState, from_us, storable, to_us
 
@@ -203,7 +205,10 @@ class Upkeep(unique.UniqueKeys):
         those of runs that have not ended. ``jobs``: those that succeeded or were cancelled; ``failed_jobs``: the others; both
         without those whose dead letter can still be replayed.
         """
-        before, left = to_us(older_than), math.inf if at_most is None else at_most
+        with without_hurry() if at_most is None else nullcontext():
+            return self._prune(kind, to_us(older_than), math.inf if at_most is None else at_most)
+
+    def _prune(self, kind: Prunable, before: int, left: float) -> int:
         if kind == "runs":
             return self._prune_runs(before, left)
         if kind == "dead_letters":

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from outlast.errors import LeaseLost
+from outlast.isolation.threads import start_thread
 from outlast.kernel.clock import REAL, here, stopping
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
@@ -253,10 +254,9 @@ class Heartbeat(Generic[W]):
         self.renewed_at = REAL.clock.monotonic()  # when the newest renewal that succeeded was begun, in real time
         self._end = threading.Event()
         self.also(lease)
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._beat,), daemon=True, name="outlast-heartbeat"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=copy_context().run, args=(self._beat,), daemon=True, name="outlast-heartbeat")
+        start_thread(thread)
+        self._thread = thread
 
     def also(self, lease: Lease) -> None:
         """Beat for this one too."""

@@ -11,8 +11,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from outlast.errors import TemporaryFailure
+from outlast.isolation.threads import REFUSED, start_thread
+from outlast.kernel.clock import REAL
+from outlast.kernel.log import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,15 +30,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 _END = 5.0  # seconds that a thread without work has to end
 _PATIENCE = 0.002  # seconds that work may wait for a thread before there are more of them
+_RETRY_S = 0.05  # between two tries to start a thread that the system refuses
+_REFUSED_S = 5.0  # until work fails for which the system refuses every thread
 
 
 async def in_thread(do: Callable[[], Any], waits: Stop | None = None) -> Any:
     """
     Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it
     waits for by `waits` ends. What is written at the end of a run must not be half written, and its lease must be given
-    back.
+    back. If the system refuses every thread, it is done here, and the loop stands still.
     """
-    return await to_its_end(begun_in_thread(do), lambda: None if waits is None else waits.set())
+    return await to_its_end(begun_in_thread(do, else_here=True), lambda: None if waits is None else waits.set())
 
 
 async def to_its_end(work: asyncio.Future[R], interrupted: Callable[[], object]) -> R:
@@ -55,10 +63,10 @@ async def to_its_end(work: asyncio.Future[R], interrupted: Callable[[], object])
         del work, cancelled  # an exception and this frame must not keep each other
 
 
-def begun_in_thread(do: Callable[[], R], *, left: bool = False) -> asyncio.Future[R]:
+def begun_in_thread(do: Callable[[], R], *, left: bool = False, else_here: bool = False) -> asyncio.Future[R]:
     """
     Do it in a thread of its own, which has ended when the future is done. It may be `left` behind: then the end of the
-    program does not wait for it.
+    program does not wait for it. If the system refuses every thread it fails, or is done in the loop: `else_here`.
 
     The threads of the loop's executor are for the user's code: where it keeps all of them busy, nothing else would get
     one, and nobody could tell at the end which of them to wait for.
@@ -74,7 +82,10 @@ def begun_in_thread(do: Callable[[], R], *, left: bool = False) -> asyncio.Futur
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits for it
             wrong = error
         try:
-            loop.call_soon_threadsafe(arrive, came, wrong)
+            if threading.current_thread() is thread:
+                loop.call_soon_threadsafe(arrive, came, wrong)
+            else:
+                settle(came, wrong)
         except RuntimeError:  # the loop is closed: nobody waits
             return
         finally:
@@ -82,6 +93,9 @@ def begun_in_thread(do: Callable[[], R], *, left: bool = False) -> asyncio.Futur
 
     def arrive(came: Any, wrong: BaseException | None) -> None:
         thread.join()  # there is nothing left for it to do; until it is gone, it keeps what it has used
+        settle(came, wrong)
+
+    def settle(came: Any, wrong: BaseException | None) -> None:
         if done.done():  # cancelled, by somebody who cancels all there is
             return
         if wrong is None:
@@ -90,8 +104,41 @@ def begun_in_thread(do: Callable[[], R], *, left: bool = False) -> asyncio.Futur
             done.set_exception(_raisable(wrong))
 
     thread = threading.Thread(target=work, daemon=left, name="outlast-work")
-    thread.start()
+    start_patiently(thread, lambda refused: work() if else_here else settle(None, refused))
     return done
+
+
+def start_patiently(thread: threading.Thread, refused: Callable[[TemporaryFailure], object]) -> None:
+    """Start it, and try again for `_REFUSED_S` if the system refuses; then `refused` is called in the loop. Call it there."""
+    loop, clock = asyncio.get_running_loop(), REAL.clock.monotonic
+    until = clock() + _REFUSED_S
+
+    def attempt() -> None:
+        try:
+            start_thread(thread)
+        except TemporaryFailure as error:
+            if clock() < until:
+                loop.call_later(_RETRY_S, attempt)
+            else:
+                refused(error)
+
+    attempt()
+
+
+class Pool(ThreadPoolExecutor):
+    """
+    A pool for which the system may refuse threads. With some, work waits for one of them; with none, `submit` raises and the work is
+    not done later either: who was refused may enqueue the same job once more.
+    """
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()  # type: ignore[misc]
+        except RuntimeError:
+            if self._threads:
+                return
+            self._work_queue.get_nowait()
+            raise TemporaryFailure(REFUSED, error_class="resource_exhausted") from None
 
 
 def _raisable(error: BaseException) -> BaseException:
@@ -141,6 +188,7 @@ class Threads(Generic[T, R]):
         self._told = False
         self._burst = 0  # how many of those that have come back the loop looks at now
         self._growing = False
+        self._refused_at: float | None = None  # since when the system refuses every thread
         self.closed = False
         self._abandoned = False
         self.outstanding = 0  # work that is in here: on its way to a thread, in one, or parked
@@ -153,12 +201,12 @@ class Threads(Generic[T, R]):
         """Have a thread do it."""
         self.outstanding += 1
         self._inbox.append(work)
-        if self._threads == 0:
-            self._start()
-        elif not self._growing and self._threads < self._most:
-            self._growing = True
-            self._loop.call_later(_PATIENCE, self._grow)
         self._ready.release()
+        if self._growing or self._threads >= self._most:
+            return
+        if self._threads == 0 and self._start() is None:
+            return
+        self._grow_in(_PATIENCE if self._threads else _RETRY_S)
 
     def again(self, work: T | None) -> None:
         """Have a thread go on with work that was parked, if there is any. From any thread."""
@@ -166,13 +214,26 @@ class Threads(Generic[T, R]):
             self._inbox.append(work)
             self._ready.release()
 
-    def _start(self) -> None:
-        self._threads += 1
+    def _start(self) -> TemporaryFailure | None:
+        """Start one more thread; why the system refuses it."""
+        number = self._threads + 1
         thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), daemon=True, name=f"{self._name}-{self._threads}"
+            target=copy_context().run, args=(self._run,), daemon=True, name=f"{self._name}-{number}"
         )
-        thread.start()
+        try:
+            start_thread(thread)
+        except TemporaryFailure as refused:
+            if self._refused_at is None:
+                self._refused_at = REAL.clock.monotonic()
+                warn("%s; %d threads work here, and more are tried again and again", refused, self._threads)
+            return refused
+        self._threads, self._refused_at = number, None
         self._started.append(thread)
+        return None
+
+    def _grow_in(self, seconds: float) -> None:
+        self._growing = True
+        self._loop.call_later(seconds, self._grow)
 
     def _grow(self) -> None:
         """Start more threads as long as work waits for one: work that waits needs many, work that computes few."""
@@ -180,11 +241,28 @@ class Threads(Generic[T, R]):
         waiting = len(self._inbox)
         if self.closed or not waiting:
             return
-        for _ in range(min(waiting, self._threads, self._most - self._threads)):
-            self._start()
-        if self._threads < self._most:
-            self._growing = True
-            self._loop.call_later(_PATIENCE, self._grow)
+        refused: TemporaryFailure | None = None
+        for _ in range(min(waiting, max(1, self._threads), self._most - self._threads)):
+            refused = self._start()
+            if refused is not None:
+                break
+        since = self._refused_at
+        if (
+            self._threads == 0
+            and refused is not None
+            and since is not None
+            and REAL.clock.monotonic() - since >= _REFUSED_S
+        ):
+            self._refused_at = None
+            self._fail_waiting(refused)
+        elif self._threads < self._most:
+            self._grow_in(_PATIENCE if refused is None else _RETRY_S)
+
+    def _fail_waiting(self, refused: TemporaryFailure) -> None:
+        """No thread can be had: all that waits for one fails."""
+        while self._inbox:
+            self._done.append((self._inbox.popleft(), refused))
+        self._collect()
 
     @property
     def busy(self) -> int:

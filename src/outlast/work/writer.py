@@ -15,6 +15,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from outlast.isolation.threads import start_thread
 from outlast.work.memory import LARGE
 
 if TYPE_CHECKING:
@@ -105,10 +106,9 @@ class BatchWriter(Generic[B]):
 
     def start(self) -> None:
         """Start the thread, in the context of the caller."""
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), daemon=True, name="outlast-writer"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True, name="outlast-writer")
+        start_thread(thread)
+        self._thread = thread
 
     @property
     def behind(self) -> bool:

@@ -158,14 +158,19 @@ class Runner:
             stage.direct = stage.native = not stage.kwargs and iscoroutinefunction(stage.work)
         soon, scheduler = self.loop.call_soon_threadsafe, self.scheduler
         self.writer.start()
-        self.heartbeat = Heartbeat(
-            self.store.beat,
-            self.lease,
-            self.loop,
-            drop=self.store.drop_lease,
-            lost=lambda error: _unless_closed(soon, self.lose, error),
-            requested=lambda request: _unless_closed(soon, self.end, request),
-        )
+        try:
+            self.heartbeat = Heartbeat(
+                self.store.beat,
+                self.lease,
+                self.loop,
+                drop=self.store.drop_lease,
+                lost=lambda error: _unless_closed(soon, self.lose, error),
+                requested=lambda request: _unless_closed(soon, self.end, request),
+            )
+        except BaseException:  # the system refuses a thread
+            self.writer.close()
+            await self._resources.close()
+            raise
         if self.intake.origins is not None:
             self.intake.origins.heartbeat = self.heartbeat
         if started is not None:

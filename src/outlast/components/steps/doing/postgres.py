@@ -106,7 +106,7 @@ def _connected(
 
 def _connect(fields: Mapping[str, Any], limit: float) -> psycopg.Connection[Any]:
     try:
-        found: Any = Postgres(conninfo(fields), patience=limit).connect(batches=False)
+        found: Any = Postgres(conninfo(fields), patience=limit, bounded=False).connect(batches=False)
     except ConfigurationError:
         raise PermanentFailure("the address of the connection cannot be read", error_class="validation_error") from None
     except psycopg.Error as error:

@@ -20,6 +20,7 @@ from outlast.components.reading import missing
 from outlast.components.sql import without_values
 from outlast.components.steps.doing import invalid, listed, row_at
 from outlast.errors import PermanentFailure, TemporaryFailure
+from outlast.isolation.threads import start_thread
 
 try:
     import duckdb
@@ -154,7 +155,7 @@ class _Late:
 
     def __enter__(self) -> None:
         if self._remaining is not None:
-            self._thread.start()
+            start_thread(self._thread)
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
