@@ -389,14 +389,18 @@ def address_there(name: str, address: str | None) -> str:
     if address is None and not os.environ.get("OUTLAST_STORE"):
         raise ConfigurationError(
             f"The address of the store of the app {name!r} may hold a password, so it was not sent to this process. "
-            "Set OUTLAST_STORE here, or import the module that makes the app before anything that uses it is unpickled."
+            "Set OUTLAST_STORE here, or import the module that makes the app first."
         )
     return address or Address.wanted().settled
 
 
-def _commons_there(name: str, address: str | None) -> HomeCommons:
+def _commons_there(name: str, address: str | None) -> HomeCommons | str:
+    """What the app shares; why it is not known here is raised when it is used, if no app has shared it by then."""
     home = home_there(name, address)
-    return HomeCommons(name, address_there(name, address)) if home is None else home.commons
+    try:
+        return HomeCommons(name, address_there(name, address)) if home is None else home.commons
+    except ConfigurationError as unknown:
+        return str(unknown)
 
 
 def _after_fork() -> None:

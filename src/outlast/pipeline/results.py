@@ -5,6 +5,7 @@ What a run came to, as values.
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -191,10 +192,11 @@ class RunResult(Generic[Out_co]):
             return self
         error = self._problem()
         mark_with_result(error, self)
-        verdict, reason = verdict_on(self)
-        give_verdict(error, verdict)
-        if reason is not None:
-            mark_exhausted(error, reason)
+        with suppress(Exception):  # its store cannot be read now: nothing is known of what its items failed with
+            verdict, reason = verdict_on(self)
+            give_verdict(error, verdict)
+            if reason is not None:
+                mark_exhausted(error, reason)
         raise error from self.error
 
     def _problem(self) -> RunFailed:

@@ -36,12 +36,13 @@ class Bond:
     The commons that a shared object belongs to. An object and the one that `replace` made of it have the same bond.
     """
 
-    __slots__ = ("__weakref__", "_commons", "_lock", "kind", "name")
+    __slots__ = ("__weakref__", "_commons", "_lock", "_unknown", "kind", "name")
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
         self.name = name
         self._commons: Commons | None = None
+        self._unknown: str | None = None  # why it is not known where another process shares it
         self._lock = allocate_lock()
         _bonds.add(self)
 
@@ -63,6 +64,8 @@ class Bond:
         if here.get().clock.virtual or apart.get():
             return None
         if self._commons is None:
+            if self._unknown is not None:
+                raise ConfigurationError(self._unknown)
             self.bind(_default())
         return self._commons
 
@@ -70,10 +73,15 @@ class Bond:
         """Where it is shared, for another process. To send it binds nothing here."""
         return _default() if self._commons is None else self._commons
 
-    def received(self, commons: Commons) -> None:
-        """Belong to the commons of the process that sent it, unless it belongs to one in this process."""
+    def received(self, commons: Commons | str) -> None:
+        """
+        Belong to the commons of the process that sent it, unless it belongs to one in this process; a text says why that
+        one is not known here.
+        """
         with self._lock:
-            if self._commons is None:
+            if isinstance(commons, str):
+                self._unknown = commons
+            elif self._commons is None:
                 self._commons = commons
 
     def contact(self) -> Contact | None:
@@ -160,7 +168,7 @@ _unpickled: dict[tuple[str, str], Named] = {}  # only this keeps them alive
 _bonds: weakref.WeakSet[Bond] = weakref.WeakSet()
 
 
-def _of_name(made_by: Any, name: str, settings: dict[str, Any], commons: Commons | None = None) -> Named:
+def _of_name(made_by: Any, name: str, settings: dict[str, Any], commons: Commons | str | None = None) -> Named:
     known = _by_name.get((made_by._kind, name))  # noqa: SLF001 - same room
     if known is None:
         known = _unpickled[made_by._kind, name] = made_by(name, **settings)  # noqa: SLF001 - same room
