@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from outlast.kernel.redact import remember_variable
-from outlast.pipeline.home import Home
+from outlast.pipeline.home import Home, address_there, home_there
 from outlast.settings.checks import Check, Shown
 from outlast.settings.secret import Secret
 from outlast.sharing.named import Bond, bind
@@ -94,6 +94,7 @@ class App(Home):
             names_store=store is not None or bool(os.environ.get("OUTLAST_STORE")),
         )
         self.secrets = tuple(secrets)
+        self._options = {"codec": seal, "retention_days": days, "dead_letter_threshold": dead_letter_threshold}
         for secret in self.secrets:
             remember_variable(secret.variable)  # one that is not set yet is looked up whenever something goes out
 
@@ -293,3 +294,18 @@ class App(Home):
     def __repr__(self) -> str:
         # Not the store: its address may hold a password.
         return f"<App {self.name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _app_there, (type(self), self.name, self.address_to_send(), {**self._options, "secrets": self.secrets})
+
+
+_received: dict[tuple[str, str], App] = {}  # only this keeps them alive
+
+
+def _app_there(cls: type[App], name: str, address: str | None, options: dict[str, Any]) -> Home:
+    """The app of this name and store in this process; else one like that of the process that sent it."""
+    known = home_there(name, address)
+    if known is None:
+        store = address_there(name, address)
+        known = _received[name, store] = cls(name, store=store, **options)
+    return known

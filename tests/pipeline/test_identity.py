@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 import outlast
 from captured import captured
+from forked import Forked
 from outlast.pipeline.identity import body_of, changed
 from stores import sql
 
@@ -130,13 +133,80 @@ def test_a_changed_body_is_told_once(app, caplog):
 
     outlast.Pipeline("p", first(), app=app).run(ROWS, run_key="k")
     with caplog.at_level(logging.WARNING, "outlast"):
-        result = outlast.Pipeline("p", second(), app=app).run(ROWS, run_key="k")
+        result = outlast.Pipeline("p", second(), app=app).run([*ROWS, {"id": 3}], run_key="k")
     said = "the code of label has changed since, and what is finished keeps its outputs: say version="
     assert said in result.why
     assert [said in record.getMessage() for record in caplog.records] == [True]
-    assert list(result.outputs()) == [0, 1, 2]
-    assert outlast.Pipeline("p", second(), app=app).run(ROWS, run_key="k").why == "3 of 3 items succeeded"
+    assert list(result.outputs()) == [0, 1, 2, -3]
+    assert outlast.Pipeline("p", second(), app=app).run([*ROWS, {"id": 3}], run_key="k").why == "4 of 4 items succeeded"
     assert "changed" not in outlast.Pipeline("q", second(), app=app).run(ROWS, run_key="k").why
+
+
+def nightly(app, *factors, failing=()):
+    """A pipeline of one name whose stages are written in one way for each factor."""
+
+    def make(place, factor):
+        def work(row):
+            if row["id"] in failing:
+                raise ValueError("wrong")
+            return row if factor else None
+
+        work.__name__ = f"step{place}"
+        return outlast.stage(work)
+
+    return outlast.Pipeline("nightly", *(make(place, factor) for place, factor in enumerate(factors)), app=app)
+
+
+def test_a_run_that_other_code_has_finished_is_refused(app, tmp_path):
+    """D-24: with nothing left to do and every stage written in another way it is another program's run, every time."""
+    sink = tmp_path / "out.jsonl"
+    nightly(app, 1, 1).run(ROWS, run_key="2026-11-19", item_key="id", sink=sink)
+    before, written = app.store.find_run("nightly", "2026-11-19"), sink.read_text()
+    for _ in range(2):
+        with pytest.raises(outlast.ConfigurationError) as refused:
+            nightly(app, 2, 2).run(ROWS, run_key="2026-11-19", item_key="id", sink=sink)
+        assert str(refused.value) == (
+            "The run '2026-11-19' of nightly has nothing left to do, and the code of all its stages differs from the code that "
+            "finished it. Another program may use the same names. Give another run_key, or the pipeline another name. "
+            'To accept what is finished, give on_change="keep" (--on-change keep).'
+        )
+        after = app.store.find_run("nightly", "2026-11-19")
+        assert (after.status, after.why, after.identity, after.counts) == (before.status, before.why, before.identity, before.counts)
+        assert sink.read_text() == written
+    # Each way out is one, and the first program still has its run.
+    assert nightly(app, 1, 1).run(ROWS, run_key="2026-11-19", item_key="id", sink=sink).status == "completed"
+    assert nightly(app, 2, 2).run(ROWS, run_key="another").counts.succeeded == 3
+    assert nightly(app, 3, 3).run(ROWS, run_key="2026-11-19", item_key="id", sink=sink, on_change="keep").status == "completed"
+
+
+def test_changed_code_with_open_work_or_an_unchanged_stage_is_a_warning(app):
+    """D-24: one stage as it was, one more item, or a dead letter that is replayed: the run goes on."""
+    nightly(app, 1, 1).run(ROWS, run_key="one stage")
+    assert "the code of step0 has changed since" in nightly(app, 2, 1).run(ROWS, run_key="one stage").why
+    nightly(app, 1, 1).run(ROWS, run_key="one more")
+    more = nightly(app, 2, 2).run([*ROWS, {"id": 7}], run_key="one more")
+    assert (more.counts.succeeded, "has changed since" in more.why or "have changed since" in more.why) == (4, True)
+    nightly(app, 1, failing=[1]).run(ROWS, run_key="letters", check=False)
+    assert nightly(app, 2).reprocess().counts.succeeded == 1
+    nightly(app, 1, failing=[1]).run(ROWS, run_key="more letters", check=False)
+    with pytest.raises(outlast.ConfigurationError, match=r"Replay its dead letters with reprocess\(\) or outlast dlq replay\."):
+        nightly(app, 2).run(ROWS, run_key="more letters")
+
+
+def test_a_command_that_meets_a_run_of_other_code_exits_with_2(app, tmp_path, monkeypatch):
+    """D-24, at the command line: refused with the option that accepts it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"id": 1}\n')
+    said = []
+    for body in ("row", "{**row}"):
+        text = f"import outlast\n@outlast.stage\ndef clean(row):\n    return {body}\nnightly = outlast.Pipeline('nightly', clean)\n"
+        (tmp_path / "shop.py").write_text(text)
+        for option in ((), ("--on-change", "keep")):
+            words = ["run", "shop.py:nightly", "--input", "in.jsonl", "--run-key", "k", "--store", "sqlite:///cli.db", *option]
+            with Forked([sys.executable, "-m", "outlast.cli", *words], stdout=PIPE, stderr=PIPE, text=True) as process:
+                err = process.communicate()[1]
+            said.append((process.returncode, "--on-change keep" in err))
+    assert said == [(0, False), (0, False), (2, True), (0, False)]
 
 
 def test_a_version_that_was_said_is_not_asked_for(app):

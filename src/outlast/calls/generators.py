@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
     from outlast.calls.state import Call
 
-_DONE = object()  # the inner generator has ended
+class _DONE:
+    """
+    The inner generator has ended. A class, because cloudpickle copies the code of a decorated generator with what it
+    names, and a class by its name.
+    """
 
 
 def stream(

@@ -7,6 +7,7 @@ needs) is made only if that attempt fails. Any other guard begins its call at on
 
 from __future__ import annotations
 
+import sys
 from contextvars import copy_context
 
 from outlast.errors import ConfigurationError
@@ -39,6 +40,9 @@ _latest = [0]  # stands in for `call.latest` until that room is loaded: nothing 
 _scopes = 0 if REAL.retries else 1
 _rooms: Any = None  # the module `outlast.calls.drivers`, once something has needed it
 _around: Any = None  # the getter of `calls.state.running`, loaded with the drivers
+# This module. cloudpickle copies the code of a decorated function and each global that it names, but a module by name:
+# so what changes while the program runs is read from here.
+_here = sys.modules[__name__]
 
 
 def scoped(change: int) -> None:
@@ -198,6 +202,18 @@ class Guard:
         shown = ("retry", "timeout", "total_timeout", "isolation", "breaker", "limit", "retry_budget", "hedge")
         fields = [f"{field}={getattr(self, field)!r}" for field in shown if getattr(self, field) is not None]
         return f"Guard({', '.join(named + fields)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        from outlast.kernel.parcel import packed
+
+        owner = f"the guard {self.name!r}" if self.name else "a guard"
+        return {slot: packed(owner, slot, getattr(self, slot)) for slot in self.__slots__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from outlast.kernel.parcel import unpacked
+
+        for slot, value in state.items():
+            setattr(self, slot, unpacked(value))
 
     def replace(self, **changes: Any) -> Self:
         """A copy with these options changed; everything is checked again."""
@@ -497,79 +513,83 @@ def _outcome(call: Call, *, value: Any = None, error: Exception | None = None) -
 
 def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _scopes:
+        this = _here
+        if this._scopes:
             return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
-        if _around is not None and _around() is not None:
+        around = this._around
+        if around is not None and around() is not None:
             # Inside of another call, which `current` would otherwise take this attempt for.
-            return _rooms.run(_rooms.Call(guard, guard.name or name), fn, args, kwargs)
-        seen = _latest[0]
+            return _here._rooms.run(_here._rooms.Call(guard, guard.name or name), fn, args, kwargs)
+        seen = this._latest[0]
         try:
             result = fn(*args, **kwargs)
         except Exception as error:
-            call = (_rooms or _load_rooms()).Call(guard, guard.name or name, seen)
+            call = (_here._rooms or _load_rooms()).Call(guard, guard.name or name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
         else:
-            if result.__class__ in PLAIN or not awaitable(result):
+            if result.__class__ in this.PLAIN or not awaitable(result):
                 return result
             # The attempt is what was returned, so it is awaited inside of the retry loop.
             return _adrive(_new_call(guard, fn), fn, args, kwargs, first=result)
-        return _rooms.run(call, fn, args, kwargs, delay)
+        return _here._rooms.run(call, fn, args, kwargs, delay)
 
     return wrapper
 
 
 def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _scopes:
+        if _here._scopes:
             return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
         before = copy_context()
-        if _around is not None and _around() is not None:  # as in `_plain_sync`
-            return await _rooms.arun(_rooms.Call(guard, guard.name or name), fn, args, kwargs, before)
-        seen = _latest[0]
+        around = _here._around
+        if around is not None and around() is not None:  # as in `_plain_sync`
+            return await _here._rooms.arun(_here._rooms.Call(guard, guard.name or name), fn, args, kwargs, before)
+        seen = _here._latest[0]
         try:
             return await fn(*args, **kwargs)
         except Exception as error:
-            call = (_rooms or _load_rooms()).Call(guard, guard.name or name, seen)
+            call = (_here._rooms or _load_rooms()).Call(guard, guard.name or name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
-        return await _rooms.arun(call, fn, args, kwargs, before, delay=delay)
+        return await _here._rooms.arun(call, fn, args, kwargs, before, delay=delay)
 
     return wrapper
 
 
 def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    rooms = _rooms or _load_rooms()
+    rooms = _here._rooms or _load_rooms()
     start, name = rooms.Call, guard.name or name
     if any(part is not None for part in (guard.isolation, guard.cost, guard.retry_if, guard.fallback)):
         drive = rooms.run if guard.fallback is None else rooms.fall_back
 
         def protected(*args: Any, **kwargs: Any) -> Any:
-            if _scopes:
+            if _here._scopes:
                 return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
             return drive(start(guard, name), fn, args, kwargs)
 
         return protected
     run, made, limit, budget = rooms.run, rooms.made, guard.limit, guard.retry_budget
     breaker = guard.breaker
-    around, enter, leave, monotonic = rooms.running.get, rooms.running.set, rooms.running.reset, REAL.clock.monotonic
-    circuits, counts, free, timed, settle = _circuit(breaker)
+    monotonic = REAL.clock.monotonic
+    free, timed = _recording(breaker)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _scopes:
+        if _here._scopes:
             return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
         # As the driver would, for a first attempt that nothing holds up and that succeeds: then nobody ever asks for
         # the call itself.
         entry = -1 if limit is None else limit.take()
-        circuit = None if breaker is None else circuits.circuit
+        circuit = None if breaker is None else breaker.memory.circuit
         if (entry < 0 and limit is not None) or (circuit is not None and (timed or not circuit.passing)):
             call = start(guard, name)
             call.entry = entry
             return run(call, fn, args, kwargs)
-        begun = [guard, name, monotonic(), around(), None]
-        seen, token = _latest[0], enter(begun)
+        running = rooms.running
+        begun = [guard, name, monotonic(), running.get(), None]
+        seen, token = _here._latest[0], running.set(begun)
         try:
             result = fn(*args, **kwargs)
         except Exception as error:
@@ -584,9 +604,9 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             call.interrupted(interruption)
             raise
         else:
-            if begun[4] is None and (result.__class__ in PLAIN or not awaitable(result)):
-                if circuit is not None and (counts.failures or not free):
-                    settle(circuit.era, failed=False)
+            if begun[4] is None and (result.__class__ in _here.PLAIN or not awaitable(result)):
+                if circuit is not None and (breaker.counts.failures or not free):
+                    breaker.settle(circuit.era, failed=False)
                 if limit is not None:
                     limit.done(entry)
                 if budget is not None and not budget.full:
@@ -595,48 +615,49 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             call = made(begun)
             call.begun(circuit, entry, seen)
             if awaitable(result):  # what was returned is awaited inside of the retry loop
-                return _rooms.goes_on(call, fn, args, kwargs, result)
+                return rooms.goes_on(call, fn, args, kwargs, result)
             call.succeeded(result)
             return result
         finally:
-            leave(token)
+            running.reset(token)
         return run(call, fn, args, kwargs, delay)
 
     return wrapper
 
 
 def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    rooms = _rooms or _load_rooms()
+    rooms = _here._rooms or _load_rooms()
     start, name = rooms.Call, guard.name or name
     if any(part is not None for part in (guard.cost, guard.hedge, guard.retry_if, guard.fallback)):
         drive = rooms.arun if guard.fallback is None else rooms.afall_back
 
         async def protected(*args: Any, **kwargs: Any) -> Any:
-            if _scopes:
+            if _here._scopes:
                 return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
             return await drive(start(guard, name), fn, args, kwargs, copy_context())
 
         return protected
     run, made, limit, budget = rooms.arun, rooms.made, guard.limit, guard.retry_budget
     breaker = guard.breaker
-    around, enter, leave, monotonic = rooms.running.get, rooms.running.set, rooms.running.reset, REAL.clock.monotonic
+    monotonic = REAL.clock.monotonic
     # The attempt's own time or that of everything, whichever is less; of two equal ones the total, as in `Call.limit`.
-    circuits, counts, free, timed, settle = _circuit(breaker)
+    free, timed = _recording(breaker)
     bound = min(_bounds(guard), key=lambda one: (one[0], one[1] == "attempt"), default=None)
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _scopes:
+        if _here._scopes:
             return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
         # As in `_full_sync`: the first attempt, if nothing holds it up.
         before = copy_context()
         entry = -1 if limit is None else limit.take()
-        circuit = None if breaker is None else circuits.circuit
+        circuit = None if breaker is None else breaker.memory.circuit
         if (entry < 0 and limit is not None) or (circuit is not None and (timed or not circuit.passing)):
             call = start(guard, name)
             call.entry = entry
             return await run(call, fn, args, kwargs, before)
-        begun = [guard, name, monotonic(), around(), None]
-        seen, token, timer = _latest[0], enter(begun), None
+        running = rooms.running
+        begun = [guard, name, monotonic(), running.get(), None]
+        seen, token, timer = _here._latest[0], running.set(begun), None
         try:
             if bound is None:
                 result = await fn(*args, **kwargs)
@@ -663,28 +684,23 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
                 call.begun(circuit, entry, seen)
                 call.succeeded(result)
                 return result
-            if circuit is not None and (counts.failures or not free):
-                settle(circuit.era, failed=False)
+            if circuit is not None and (breaker.counts.failures or not free):
+                breaker.settle(circuit.era, failed=False)
             if limit is not None:
                 limit.done(entry)
             if budget is not None and not budget.full:
                 budget.deposit()
             return result
         finally:
-            leave(token)
+            running.reset(token)
         return await run(call, fn, args, kwargs, before, delay=delay)
 
     return wrapper
 
 
-def _circuit(breaker: CircuitBreaker | None) -> Any:
-    """
-    What the short way needs: where circuit and counts are, whether a success records nothing, whether it is timed.
-    """
-    if breaker is None:
-        return None, None, True, False, None
-    timed = breaker.slow_call is not None
-    return breaker.memory, breaker.counts, breaker.free, timed, breaker.settle
+def _recording(breaker: CircuitBreaker | None) -> tuple[bool, bool]:
+    """What the short way needs to know: whether a success records nothing, whether it is timed."""
+    return (True, False) if breaker is None else (breaker.free, breaker.slow_call is not None)
 
 
 def _bounds(guard: Guard) -> list[tuple[float, str]]:
@@ -700,10 +716,10 @@ def _stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., An
     from outlast.calls.generators import stream
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _scopes and _off():
+        if _here._scopes and _off():
             return (yield from fn(*args, **kwargs))
-        call = (_rooms or _load_rooms()).Call(guard, guard.name or name)
-        return (yield from stream(call, _scripted(call, fn) if _scopes else fn, args, kwargs))
+        call = (_here._rooms or _load_rooms()).Call(guard, guard.name or name)
+        return (yield from stream(call, _scripted(call, fn) if _here._scopes else fn, args, kwargs))
 
     return wrapper
 
@@ -712,8 +728,8 @@ def _async_stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[.
     from outlast.calls.generators import astreamed
 
     def begin() -> tuple[Call, Callable[..., Any]]:
-        call = (_rooms or _load_rooms()).Call(guard, guard.name or name)
-        return call, _scripted(call, fn) if _scopes else fn
+        call = (_here._rooms or _load_rooms()).Call(guard, guard.name or name)
+        return call, _scripted(call, fn) if _here._scopes else fn
 
     return astreamed(begin, guard.idle_timeout)
 

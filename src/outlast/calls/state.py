@@ -182,6 +182,17 @@ def _mark_of(error: BaseException) -> History | None:
     return raised.fields(error).get(_MARK)
 
 
+def mark_exhausted(error: BaseException, reason: StopReason) -> None:
+    """
+    Say on an exception that retries inside of what raised it have given up: another layer of this process does not try
+    it again.
+    """
+    from outlast.calls.records import History
+
+    number = latest[0] = next(_numbers)
+    raised.fields(error)[_MARK] = History(attempts=(), reason=reason, retried=True, number=number, note="")
+
+
 def renumber(error: BaseException) -> None:
     """The histories on an error were made in another process, which numbers its own: here they count as made now."""
     for link in _chain(error):

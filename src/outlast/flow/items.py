@@ -68,6 +68,7 @@ from outlast.pipeline.replays import Chosen
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
+from outlast.pipeline.results import verdict_on
 from outlast.verdicts import classify, mark_begun
 from outlast.work.patience import keep_trying, terms
 
@@ -404,18 +405,11 @@ def _failed(result: RunResult[Any]) -> Exception:
     A run that has failed, in its own words, classified as what ended it: its own error, or the problem that most of its items
     have. A circuit breaker that stayed open and pending items are transient: a later attempt can do them.
     """
-    error, groups, why = result.error, result.groups, _told(result)
-    if isinstance(error, Exception) and not isinstance(error, FailureBudgetExceeded):
-        verdict = classify(error)
-    elif result.reason == "breaker_open":
-        verdict = classify("circuit_open")
-    elif result.reason == "spend_limit":  # the next attempt has reached it, too
-        verdict = classify("permanent_failure")
-    elif groups:
-        verdict = classify(groups[0].error_class)
+    groups, why = result.groups, _told(result)
+    verdict, _ = verdict_on(result)
+    own = result.error is None or isinstance(result.error, FailureBudgetExceeded)
+    if groups and own and result.reason not in {"breaker_open", "spend_limit"}:
         why = f"{why}; most of them, {groups[0].count}, failed with {groups[0].error_class}: {groups[0].message}"
-    else:
-        verdict = classify("temporary_failure" if result.counts.pending else "data_error")
     kind = TemporaryFailure if verdict.category == "transient" else PermanentFailure
     return kind(why, error_class=verdict.error_class)
 

@@ -9,16 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from outlast.calls.state import mark_exhausted
 from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.kernel.redact import error_text, mask_known
 from outlast.pipeline.errors import RunFailed, RunInterrupted, mark_with_result
-from outlast.verdicts import classify
+from outlast.verdicts import as_listed, classify, give_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
     from outlast.jobs.handle import AttemptRow
+    from outlast.verdicts import Verdict
 
 StepStatus: TypeAlias = Literal[
     "pending",
@@ -106,7 +108,27 @@ class FlowResult:
         kinds: dict[str, type[FlowFailed | FlowInterrupted]] = {"failed": FlowFailed, "partial_success": FlowIncomplete}
         raised = kinds.get(self.status, FlowInterrupted)(f"{self.pipeline}: {self.why}", result=self)
         mark_with_result(raised, self)
+        give_verdict(raised, self._verdict())
+        step = self._failed_step()
+        if step is not None and len(step.attempts) > 1:
+            mark_exhausted(raised, step.attempts[-1].stop_reason or "exhausted")
         raise raised from self.error
+
+    def _failed_step(self) -> StepRow | None:
+        """The first step that failed, if one did."""
+        return next((step for step in self.steps if step.status == "failed" and step.attempts), None)
+
+    def _verdict(self) -> Verdict:
+        """What this run is that did not complete: what its step failed with."""
+        step = self._failed_step()
+        last = None if step is None else step.attempts[-1]
+        if isinstance(self.error, Exception) and not isinstance(self.error, RunFailed):
+            return classify(self.error)
+        if last is not None and last.error_class is not None:
+            return as_listed(last.error_class, permanent=last.stop_reason == "permanent")
+        if self.status in {"interrupted", "paused", "running"}:
+            return classify("temporary_failure")
+        return classify("cancelled" if self.status == "cancelled" else "permanent_failure")
 
 
 def without_secrets(error: BaseException) -> BaseException:

@@ -23,6 +23,7 @@ from outlast.jobs.handle import JobHandle, beside
 from outlast.jobs.own import RESERVED
 from outlast.kernel.clock import ahead_us
 from outlast.kernel.log import warn
+from outlast.kernel.parcel import contents, home_of, packed, reduced, unpacked
 from outlast.kernel.redact import LIMIT
 from outlast.pipeline.resources import Use
 from outlast.pipeline.stages import annotations_of
@@ -130,6 +131,10 @@ class BoundJob(Generic[P, T]):
 
         return sum(one.new for one in await transactions.aenqueue(home, self._options.transaction, many))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        key = packed(f"the options of the job {self._job.kind!r}", "unique_key", self._options.unique_key)
+        return _bound, (self._job, self._options._replace(unique_key=key))
+
     def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
         arguments = self._job.arguments(args, kwargs)
         return self._made(arguments)
@@ -233,6 +238,7 @@ class Job(BoundJob[P, T]):
         self._anything = any(found.kind is found.VAR_KEYWORD for found in parameters.values())
         self.made_by = _execution(fn)
         self._unstored = False  # whether it was told that results are not kept
+        self._received = False  # whether another process has sent it: one that is declared here comes first
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -258,6 +264,23 @@ class Job(BoundJob[P, T]):
 
     def __repr__(self) -> str:
         return f"<Job {self.kind!r} version {self.version}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        owner = f"the job {self.kind!r}"
+        state = {
+            field: packed(owner, field, value)
+            for field, value in vars(self).items()
+            if field not in {"__wrapped__", "known"}  # the second is found again
+        }
+        return reduced(self, state, home_of(self))
+
+    def __setstate__(self, state: Any) -> None:
+        if (given := contents(state)) is not None:
+            vars(self).update(given, __wrapped__=given["fn"])
+            self._received = True
+            known = self.home.kinds.get(self.kind)
+            if known is None or known._received:  # noqa: SLF001 - same class
+                self.home.kinds[self.kind] = self
 
     def options(
         self,
@@ -539,6 +562,10 @@ async def _awaited(called: Coroutine[Any, Any, Any], around: HereAndNow) -> Any:
         return await called
     finally:
         here_and_now.reset(before)
+
+
+def _bound(job: Job[..., Any], options: Options) -> BoundJob[..., Any]:
+    return BoundJob(job, options._replace(unique_key=unpacked(options.unique_key)))
 
 
 def _way_out(name: str, kept: Kept) -> str:

@@ -53,7 +53,10 @@ class Value:
         return f"{type(self).__name__}({inside})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), {name: getattr(self, name) for name in self._fields})
+        from outlast.kernel.parcel import packed
+
+        owner = f"a {type(self).__name__}"
+        return _rebuild, (type(self), {name: packed(owner, name, getattr(self, name)) for name in self._fields})
 
     def replace(self, **changes: Any) -> Self:
         """A copy with these fields changed; everything is checked again."""
@@ -61,4 +64,6 @@ class Value:
 
 
 def _rebuild(cls: type[Value], fields: dict[str, Any]) -> Value:
-    return cls(**fields)
+    from outlast.kernel.parcel import unpacked
+
+    return cls(**{name: unpacked(value) for name, value in fields.items()})

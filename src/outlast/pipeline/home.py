@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
@@ -80,6 +81,14 @@ class Home:
         self.own_kinds: dict[str, Any] = {}  # and those of Outlast's own that were needed
         self.flows: dict[str, Any] = {}  # and those of flows that have a schedule, by their kind
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
+        _homes.add(self)
+
+    def address_to_send(self) -> str | None:
+        """
+        Where its store is, for another process. None if that may hold a password, or is what `OUTLAST_STORE` says.
+        """
+        other = self._substitute()
+        return sendable(self._address() if other is None else Address(other.store_url).settled)
 
     @property
     def present(self) -> Any:
@@ -350,13 +359,55 @@ class HomeCommons:
     def __repr__(self) -> str:
         return f"<what the app {self._name!r} shares in {Address(self._url)}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _commons_there, (self._name, sendable(self._url))
+
 
 _places: weakref.WeakSet[HomeCommons] = weakref.WeakSet()
+_homes: weakref.WeakSet[Home] = weakref.WeakSet()
+
+
+def sendable(address: str) -> str | None:
+    """A store's address, if another process may be told it: one that may hold a password stays here."""
+    if os.environ.get("OUTLAST_STORE") and address == Address.wanted().settled:
+        return None
+    try:
+        hidden = urlsplit(address).password is not None or "passw" in address.lower()
+    except ValueError:  # whatever it is
+        hidden = True
+    return address if Address(address).file is not None or not hidden else None
+
+
+def home_there(name: str, address: str | None) -> Home | None:
+    """The app of this process with this name and this address, if it was sent."""
+    named = [home for home in list(_homes) if home.name == name]
+    if address is None:
+        return named[0] if len(named) == 1 else None
+    return next((home for home in named if home._address() == address), None)  # noqa: SLF001 - same module
+
+
+def address_there(name: str, address: str | None) -> str:
+    """Where the store of an app is that another process has sent."""
+    if address is None and not os.environ.get("OUTLAST_STORE"):
+        raise ConfigurationError(
+            f"The address of the store of the app {name!r} may hold a password, so it was not sent to this process. "
+            "Set OUTLAST_STORE here, or import the module that makes the app first."
+        )
+    return address or Address.wanted().settled
+
+
+def _commons_there(name: str, address: str | None) -> HomeCommons | str:
+    """What the app shares; why it is not known here is raised when it is used, if no app has shared it by then."""
+    home = home_there(name, address)
+    try:
+        return HomeCommons(name, address_there(name, address)) if home is None else home.commons
+    except ConfigurationError as unknown:
+        return str(unknown)
 
 
 def _after_fork() -> None:
     # A thread of the parent may have been opening a store; nobody in the child would ever release its lock.
-    for place in list(_places):
+    for place in [*_places, *_homes]:
         place._opening = threading.Lock()  # noqa: SLF001 - same room
 
 
@@ -383,6 +434,9 @@ class _Default(Home):
 
     def __repr__(self) -> str:
         return "<the default app>"
+
+    def __reduce__(self) -> str:
+        return "DEFAULT"
 
 
 DEFAULT = _Default()

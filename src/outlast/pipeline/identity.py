@@ -32,6 +32,10 @@ class OtherKeys(ConfigurationError):
     """The key function gives none of the keys that the run has on record."""
 
 
+class OtherCode(ConfigurationError):
+    """Nothing of the run is left to do, and the code of all its stages is another one."""
+
+
 def identity_of(plan: Plan, sink: Sink | None) -> dict[str, Any]:
     """For the record."""
     key, own = plan.item_key, [_CONTENT, ""]
@@ -76,6 +80,16 @@ def other_keys(run_key: str, count: int) -> OtherKeys:
     return OtherKeys(
         f"expected item_key to give the keys that the run {run_key!r} has on record, got: none of them for the first {count} items. "
         "All would be done again, and written twice: give the same item_key, or another run_key."
+    )
+
+
+def other_code(name: str, run_key: str, *, letters: bool) -> OtherCode:
+    """What is finished was finished by other code, and none of it was done again."""
+    replays = " Replay its dead letters with reprocess() or outlast dlq replay." if letters else ""
+    return OtherCode(
+        f"The run {run_key!r} of {name} has nothing left to do, and the code of all its stages differs from the code that "
+        f"finished it. Another program may use the same names. Give another run_key, or the pipeline another name.{replays} "
+        'To accept what is finished, give on_change="keep" (--on-change keep).'
     )
 
 

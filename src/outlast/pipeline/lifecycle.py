@@ -21,7 +21,7 @@ from outlast.kernel.redact import error_text
 from outlast.observe import emit, listening
 from outlast.pipeline.engine.runner import Runner
 from outlast.pipeline.errors import mark_with_result
-from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
+from outlast.pipeline.identity import OtherCode, OtherKeys, changed, identity_of, in_doubt, other_code, refusal
 from outlast.pipeline.intake import Intake, in_thread_until
 from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.lease import let_go, take
@@ -100,6 +100,7 @@ class Run:
         self._looking: tuple[int, float] | None = None  # at the first item: which thread, since when
         self._doubted = False
         self._versioned: set[str] = set()  # stages that are another version than when it began
+        self._written: list[str] = []  # stages whose functions are written in another way
         self._changed: list[str] = []  # these, and those whose functions are written in another way
         self.runner: Runner | None = None
 
@@ -164,7 +165,7 @@ class Run:
             self._doubted = in_doubt(before.identity, now)
             if before.counts.finished:
                 versions = {mark.name: mark.version for mark in before.stages}
-                written = changed(before.identity, now)
+                self._written = written = changed(before.identity, now)
                 self._versioned = {
                     mark.name for mark in plan.marks if versions.get(mark.name, mark.version) != mark.version
                 }
@@ -176,7 +177,7 @@ class Run:
                     home = self._source.home
                     self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None, given=home)
                 return await self._work(store, record, lease, sink)
-            except (OtherKeys, NoKey) as error:
+            except (OtherKeys, OtherCode, NoKey) as error:
                 why = error_text(error)
                 if before.passes:
                     await in_thread(lambda: _as_before(store, lease, before))
@@ -265,6 +266,8 @@ class Run:
             watcher.task.cancel()
         if isinstance(runner.error, OtherKeys) or (isinstance(runner.error, NoKey) and not runner.intake.read):
             raise runner.error  # nothing was begun
+        if self._is_finished_by_others(runner, record):
+            raise other_code(plan.name, record.run_key, letters=bool(record.counts.dlq))
         if letters is not None and runner.status != "lost":
             await in_thread(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
@@ -293,6 +296,21 @@ class Run:
         return result
 
     # -- the end
+
+    def _is_finished_by_others(self, runner: Runner, record: RunRecord) -> bool:
+        """
+        Whether this pass found every item finished and every stage written in another way: another program may have the
+        same names. With open work, changed code is only reported.
+        """
+        before, now = record.counts, runner.books.counts()
+        return (
+            self.plan.kind == "run"
+            and self.plan.on_change == "stop"
+            and {*self._written} == {stage.name for stage in self.plan.stages}
+            and runner.status is runner.reason is None
+            and now.source_exhausted
+            and now.total == now.finished == before.finished
+        )
 
     async def _finish(self, runner: Runner, sink: Sink | None) -> None:
         """
@@ -684,7 +702,7 @@ def _left_behind(store: Store, lease: Lease, record: RunRecord) -> None:
 def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     """It was refused: the run is what it was."""
     status = "interrupted" if before.status == "running" else before.status
-    said: dict[str, Any] = {"status": status, "reason": before.reason, "why": before.why}
+    said: dict[str, Any] = {"status": status, "reason": before.reason, "why": before.why, "identity": before.identity}
     _given_back(store, lease, lambda: store.set_run(lease, before.id, **said))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from outlast.errors import ConfigurationError, nearest
+from outlast.kernel.parcel import contents, reduced
 from outlast.pipeline.drivers import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
@@ -32,6 +33,7 @@ _FOLLOWS = float("0.5")
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
+    from types import ModuleType
     from typing import Never, TypedDict, Unpack
 
     from outlast.components import Sink, Source, Table
@@ -187,6 +189,16 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' → '.join(stage.name for stage in self.stages)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        module, name = self._found_at()
+        return reduced(self, vars(self).copy(), (module.__name__, name) if module and name else None)
+
+    def __setstate__(self, state: Any) -> None:
+        if (given := contents(state)) is not None:
+            vars(self).update(given)
+            if not self.app.has_pipeline(self.name):
+                self.app.add_pipeline(self)
 
     def _repr_html_(self) -> str:
         from outlast.display.page import pipeline_page
@@ -402,13 +414,18 @@ class Pipeline(Generic[In_contra, Out_co]):
         options.setdefault("tuning", self._tuning)
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
+    def _found_at(self) -> tuple[ModuleType | None, str | None]:
+        """The module that made it, and its name there, if it has one."""
+        module = sys.modules.get(self._module or "")
+        name = next((name for name, value in list(vars(module).items()) if value is self), None) if module else None
+        return module, name
+
     def _target(self) -> str | None:
         """
         Where the command line would find this pipeline: ``file.py:name`` or ``module:name``; None if it could not, as
         in a notebook.
         """
-        module = sys.modules.get(self._module or "")
-        name = next((name for name, value in list(vars(module).items()) if value is self), None) if module else None
+        module, name = self._found_at()
         file = getattr(module, "__file__", None)
         if module is None or name is None or file is None:
             return None

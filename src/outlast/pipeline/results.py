@@ -5,9 +5,11 @@ What a run came to, as values.
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
+from outlast.calls.state import mark_exhausted
 from outlast.deadletters import as_groups
 from outlast.kernel.redact import error_text
 from outlast.kernel.wording import counted, duration
@@ -15,6 +17,7 @@ from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunIncompl
 from outlast.pipeline.record.errorfile import append_errors
 from outlast.pipeline.record.rowerrors import error_lines
 from outlast.store.records import ItemCounts
+from outlast.verdicts import as_listed, classify, give_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.store import Store
     from outlast.store.records import ItemStatus, RunStatus
+    from outlast.verdicts import Verdict
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -188,6 +192,11 @@ class RunResult(Generic[Out_co]):
             return self
         error = self._problem()
         mark_with_result(error, self)
+        with suppress(Exception):  # its store cannot be read now: nothing is known of what its items failed with
+            verdict, reason = verdict_on(self)
+            give_verdict(error, verdict)
+            if reason is not None:
+                mark_exhausted(error, reason)
         raise error from self.error
 
     def _problem(self) -> RunFailed:
@@ -240,6 +249,59 @@ class RunResult(Generic[Out_co]):
 
     def _said(self) -> str:
         return self.why if self.why.startswith(self.status) else f"{self.status}: {self.why}"
+
+
+def verdict_on(result: RunResult[Any]) -> tuple[Verdict, StopReason | None]:
+    """
+    What a run is that did not complete, and why its items were not tried again if they were tried more than once.
+
+    Its own error decides, then what ended it, then the error class that most of its failed items have: of two that are
+    equal a transient one, since another attempt can do these items. Pending items are transient.
+    """
+    error = result.error
+    if isinstance(error, Exception) and not isinstance(error, FailureBudgetExceeded):
+        return classify(error), None
+    if result.reason == "breaker_open":
+        return classify("circuit_open"), None
+    if result.reason == "spend_limit":  # the next attempt has reached it, too
+        return classify("permanent_failure"), None
+    if result.status in {"cancelled", "interrupted", "paused"}:
+        return classify("cancelled" if result.status == "cancelled" else "temporary_failure"), None
+    causes = _causes(result)
+    if result.reason == "fatal_error":
+        fatal = next((cause.verdict for cause in causes if cause.verdict.fatal), None)
+        return fatal or classify("permanent_failure"), None
+    if not causes:
+        return classify("temporary_failure" if result.counts.pending else "data_error"), None
+    worst = max(causes, key=lambda cause: (cause.count, cause.verdict.category == "transient"))
+    whole = sum(cause.count for cause in causes)
+    why = f"{worst.count} of {counted(whole, 'failed item')} failed with {worst.verdict.error_class}"
+    return worst.verdict.replace(why=why), worst.reason if worst.retried else None
+
+
+class _Cause(NamedTuple):
+    verdict: Verdict
+    count: int
+    reason: StopReason | None  # why most of them were not tried again
+    retried: bool
+
+
+def _causes(result: RunResult[Any]) -> list[_Cause]:
+    """What the failed items of a run failed with, by error class and category."""
+    store = None if result._store is None else result._store()  # noqa: SLF001 - same module
+    run = None if store is None else store.run(result.id)
+    if store is None or run is None:
+        return []
+    found: dict[tuple[str, str], _Cause] = {}
+    for error_class, reason, count, retried in store.failure_causes(run):
+        verdict = as_listed(error_class, permanent=reason == "permanent")
+        before = found.get((error_class, verdict.category))
+        if before is None:
+            before = _Cause(verdict, 0, None, retried=False)
+        most: Any = reason if before.reason is None or count * 2 > before.count + count else before.reason
+        key = error_class, verdict.category
+        found[key] = _Cause(verdict, before.count + count, most, before.retried or retried)
+    return [*found.values()]
 
 
 def _restored(fields: dict[str, Any]) -> RunResult[Any]:

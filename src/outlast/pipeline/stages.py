@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from outlast import presets
 from outlast.calls.guard import Guard
 from outlast.errors import ConfigurationError
+from outlast.kernel.parcel import contents, home_of, packed, reduced
 from outlast.kernel.raised import NoFailure
 from outlast.pipeline.resources import Use
 from outlast.settings.callables import Shape, kind_of, name_of, shape_of
@@ -126,6 +127,15 @@ class Stage(Generic[P, In_contra, Out_co]):
 
     def __repr__(self) -> str:
         return f"<Stage {self.name!r} version {self.version}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        owner = f"the stage {self.name!r}"
+        state = {field: packed(owner, field, value) for field, value in vars(self).items() if field != "__wrapped__"}
+        return reduced(self, state, home_of(self))
+
+    def __setstate__(self, state: Any) -> None:
+        if (given := contents(state)) is not None:
+            vars(self).update(given, __wrapped__=given["fn"])
 
 
 def _resources(fn: Callable[..., Any]) -> dict[str, Callable[[], Any]]:

@@ -2,7 +2,8 @@
 Objects known by their kind and name: breakers, limits and retry budgets, of this process or shared by many.
 
 A copy is the same object. A pickle holds the kind, the name and the settings: a process that has an object of that kind
-and name uses it, with its state there; another process makes one with the same settings. An object with ``shared=True``
+and name uses it, with its state there; another process makes one with the same settings. The pickle of a shared one
+also says which commons it belongs to. An object with ``shared=True``
 belongs to one commons, which never changes and which its `Bond` knows. It is that of the first pipeline that runs with
 the object, or of the app whose `share` was called with it. If the object is used before either, it is that of the
 default app.
@@ -35,12 +36,13 @@ class Bond:
     The commons that a shared object belongs to. An object and the one that `replace` made of it have the same bond.
     """
 
-    __slots__ = ("__weakref__", "_commons", "_lock", "kind", "name")
+    __slots__ = ("__weakref__", "_commons", "_lock", "_unknown", "kind", "name")
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
         self.name = name
         self._commons: Commons | None = None
+        self._unknown: str | None = None  # why it is not known where another process shares it
         self._lock = allocate_lock()
         _bonds.add(self)
 
@@ -62,8 +64,25 @@ class Bond:
         if here.get().clock.virtual or apart.get():
             return None
         if self._commons is None:
+            if self._unknown is not None:
+                raise ConfigurationError(self._unknown)
             self.bind(_default())
         return self._commons
+
+    def sent(self) -> Commons:
+        """Where it is shared, for another process. To send it binds nothing here."""
+        return _default() if self._commons is None else self._commons
+
+    def received(self, commons: Commons | str) -> None:
+        """
+        Belong to the commons of the process that sent it, unless it belongs to one in this process; a text says why that
+        one is not known here.
+        """
+        with self._lock:
+            if isinstance(commons, str):
+                self._unknown = commons
+            elif self._commons is None:
+                self._commons = commons
 
     def contact(self) -> Contact | None:
         """This process's contact with where it is shared; None as for `commons`."""
@@ -133,7 +152,8 @@ class Named:
 
     def __reduce__(self) -> tuple[Any, ...]:
         made_by = next(kind for kind in type(self).__mro__ if "_kind" in vars(kind))  # whatever made a subclass of it
-        return _of_name, (made_by, self.name, self._as_settings())
+        commons = None if self.bond is None else self.bond.sent()
+        return _of_name, (made_by, self.name, self._as_settings(), commons)
 
     def __copy__(self) -> Self:
         return self
@@ -148,10 +168,12 @@ _unpickled: dict[tuple[str, str], Named] = {}  # only this keeps them alive
 _bonds: weakref.WeakSet[Bond] = weakref.WeakSet()
 
 
-def _of_name(made_by: Any, name: str, settings: dict[str, Any]) -> Named:
+def _of_name(made_by: Any, name: str, settings: dict[str, Any], commons: Commons | str | None = None) -> Named:
     known = _by_name.get((made_by._kind, name))  # noqa: SLF001 - same room
     if known is None:
         known = _unpickled[made_by._kind, name] = made_by(name, **settings)  # noqa: SLF001 - same room
+        if commons is not None and known.bond is not None:
+            known.bond.received(commons)
     return known
 
 

@@ -188,6 +188,18 @@ class Figures:
                 found[group.id, group.stage] = group if same is None else replace(same, count=same.count + group.count)
         return sorted(found.values(), key=lambda group: (-group.count, group.id, group.stage))[:limit]
 
+    def failure_causes(self, run: RunRecord) -> list[tuple[str, str | None, int, bool]]:
+        """What the failed items of a run failed with: error class, stop reason, how many, whether any was tried again."""
+        with self._database.reading() as tx:
+            return [
+                (error_class, reason, int(count), int(most) > 1)
+                for error_class, reason, count, most in tx.rows(
+                    "select failure_class, stop_reason, count(*), max(attempts) from outlast_items where run = ? "
+                    "and status in ('dlq', 'failed') and failure_class is not null group by 1, 2 order by 1, 2",
+                    run.number,
+                )
+            ]
+
     def _bare_failures(self, run: RunRecord, statuses: Sequence[str], limit: int) -> Iterator[LetterGroup]:
         places = ", ".join("?" * len(statuses))
         names = [mark.name for mark in run.stages]

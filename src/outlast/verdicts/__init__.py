@@ -61,9 +61,11 @@ __all__ = [
     "TIERS",
     "Alike",
     "Verdict",
+    "as_listed",
     "canonical_name",
     "class_by_name",
     "classify",
+    "give_verdict",
     "has_begun",
     "is_looked_at",
     "lineage",
@@ -184,6 +186,27 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
     return False
 
 
+def give_verdict(error: BaseException, verdict: Verdict) -> None:
+    """Say what an exception is that stands for many others: neither its type nor its cause can tell."""
+    raised.fields(error)[_GIVEN] = verdict
+
+
+def as_listed(error_class: str, *, permanent: bool) -> Verdict:
+    """
+    The verdict on an error of which only this is stored: its class, and whether it was found to be permanent. A name that is no
+    error class is the word of a TemporaryFailure or a PermanentFailure.
+    """
+    known = ERROR_CLASSES.get(error_class)
+    category: Category = "transient" if known is None else known.category
+    return Verdict(
+        category="permanent" if permanent else category,
+        error_class=error_class,
+        tier=known.tier if known else "unknown",
+        why=f"it is recorded as {error_class}",
+        fatal=known.fatal if known else False,
+    )
+
+
 def mark_begun(error: BaseException) -> None:
     """Say on an error that the call has done something before: what the error proves holds for its last part only."""
     raised.fields(error)[_BEGUN] = True
@@ -231,6 +254,7 @@ LONGEST_HINT = 31_536_000.0  # seconds, a year: beyond any policy's ceiling
 _DEPTH = 12  # how far a chain is followed; real ones have five links
 _CAUSED_BY = "was caused by"
 _BEGUN = "outlast_begun"  # on an error: something was done before it
+_GIVEN = "__outlast_verdict__"
 _own: dict[str, str] = {}
 plans: dict[type[BaseException], _Plan] = {}
 
@@ -318,6 +342,8 @@ def _of_exception(error: BaseException, seen: set[int], depth: int) -> Verdict:
 def _own_word(error: BaseException, plan: _Plan) -> Verdict | None:
     if plan.own:
         return _verdict(plan.own, plan.verdict.why, retry_after=_hint(error, _attribute(error, "response")))
+    if isinstance(given := raised.fields(error).get(_GIVEN), Verdict):
+        return given
     if isinstance(error, TemporaryFailure):
         return _marked(error, "transient", error.error_class or "temporary_failure", _hint(error, None))
     if isinstance(error, PermanentFailure):
