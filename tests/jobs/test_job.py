@@ -453,9 +453,9 @@ def test_a_result_comes_back_or_says_why_not(app, caplog):
     ):
         with pytest.raises(Lost) as caught:
             make.decode_result(make.encode_result(value))
-        assert str(caught.value) == f"it was not kept: {why}"
+        assert str(caught.value) == f"it was not stored: {why}"
     assert [record.getMessage() for record in caplog.records] == [
-        "the result of make is not kept: it is, or holds, a value of type Opaque."
+        "The result of make cannot be stored: it is, or holds, a value of type Opaque. The job succeeds, and result() raises ResultLost."
     ]
 
 

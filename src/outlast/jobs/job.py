@@ -230,7 +230,7 @@ class Job(BoundJob[P, T]):
         self._needed = self.names - self._defaults.keys()
         self._anything = any(found.kind is found.VAR_KEYWORD for found in parameters.values())
         self.made_by = _execution(fn)
-        self._unstored = False  # whether it was told that results are not kept
+        self._unstored = False  # whether the log has said that results cannot be stored
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -483,8 +483,8 @@ class Job(BoundJob[P, T]):
 
     def encode_result(self, value: object) -> bytes | None:
         """
-        What is kept of a result; None of None. A result that cannot come back does not fail a job whose work is done:
-        then why is kept, and whoever asks for it is told.
+        What is stored of a result; None of None. A result that cannot come back does not fail a job whose work is done:
+        then the reason is stored, and `JobHandle.result` raises it.
         """
         if value is None:
             return None
@@ -506,7 +506,11 @@ class Job(BoundJob[P, T]):
             why = f"it is, or holds, a value of type {getattr(error, 'kind', type(error).__name__)}."
         if not self._unstored:
             self._unstored = True
-            warn("the result of %s is not kept: %s", self.kind, why)
+            warn(
+                "The result of %s cannot be stored: %s The job succeeds, and result() raises ResultLost.",
+                self.kind,
+                why,
+            )
         return codec.encode({"unstored": why})
 
     def decode_result(self, data: bytes | None) -> T:
@@ -515,7 +519,7 @@ class Job(BoundJob[P, T]):
             return cast("T", None)
         kept = self.home.codec.bring_back(data, self.known)
         if "unstored" in kept:
-            message = f"it was not kept: {kept['unstored']}"
+            message = f"it was not stored: {kept['unstored']}"
             raise Lost(message)
         return cast("T", kept["value"])
 
