@@ -54,6 +54,8 @@ _FARTHEST = 100 * 366 * 86400.0  # seconds: a century
 _HIGHEST = 2**31 - 1  # a priority
 OPTIONS = tuple("name queue guard retry timeout isolation unique_for cron timezone missed version upgrade".split())
 _BOUND_OPTIONS = ("unique_key", "delay", "priority", "queue", "transaction")
+_FOR_DECORATOR = {name: f"It belongs to the decorator: @app.job({name}=...)." for name in OPTIONS}
+_FOR_ENQUEUE = {name: f"It belongs to the enqueue: .options({name}=...).enqueue(...)." for name in _BOUND_OPTIONS}
 
 
 class JobArgumentsError(PermanentFailure):
@@ -274,7 +276,7 @@ class Job(BoundJob[P, T]):
         job exists if and only if that is committed.
         """
         check = Check()
-        check.unknown(unknown, _BOUND_OPTIONS)
+        check.unknown(unknown, _BOUND_OPTIONS, _FOR_DECORATOR)
         unique_key = self._checked_key(check, unique_key)
         delayed = 0.0 if delay is None else check.seconds("delay", delay, 0.0)
         if delayed > _FARTHEST:
@@ -598,7 +600,7 @@ def make(
 ) -> Job[..., Any]:
     """A job of the app, which knows it by its kind from now on; `ConfigurationError` has all that is wrong."""
     check = Check()
-    check.unknown(unknown, OPTIONS)
+    check.unknown(unknown, OPTIONS, _FOR_ENQUEUE)
     kind = _kind(check, fn, name)
     queue = named(check, "queue", queue)
     version = check.integer("version", version, low=1, default=1)
