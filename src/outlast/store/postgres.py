@@ -7,11 +7,13 @@ connection pooler works. Statements that are done again and again are kept prepa
 
 from __future__ import annotations
 
+import os
 import select
 from functools import lru_cache
 from struct import Struct, pack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qs
 
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import mask, remember_secret, sanitise
@@ -20,7 +22,7 @@ from outlast.store.faults import StoreRefused, StoreUnavailable, fault
 
 try:
     import psycopg
-    from psycopg import Capabilities, conninfo, errors
+    from psycopg import Capabilities, conninfo, errors, pq
     from psycopg.adapt import Transformer
     from psycopg.pq import ExecStatus, Format
 except ImportError as missing:
@@ -401,6 +403,11 @@ class Postgres(Database):
         except psycopg.Error:
             # What the driver says quotes the address, password and all.
             problem = f"expected the store's address to be like postgresql://user@host:5432/name, got: {mask(url)!r}."
+            known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+            options = url.partition("?")[2]
+            unknown = [name for name in parse_qs(options) if name not in known]
+            if unknown and "@" not in options:  # else these may be parts of a password
+                problem += f" PostgreSQL has no option {unknown[0]!r} for a connection."
             raise ConfigurationError(problem) from None
         if patience is not None:
             # The driver's shortest time to connect is two seconds.
@@ -415,8 +422,8 @@ class Postgres(Database):
         return f"<PostgreSQL {self._where()}>"
 
     def _where(self) -> str:
-        host = self._settings.get("host", "localhost")
-        return mask(f"{self._settings.get('dbname', '')!r} on {host}")
+        host, name = self._settings.get("host", "localhost"), self._settings.get("dbname")
+        return mask(f"{name!r} on {host}" if name else f"on {host}")
 
     def connect(self, *, batches: bool) -> Connection:  # noqa: ARG002 - every commit is flushed
         made = _Session.connect(**self._settings, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
@@ -567,7 +574,9 @@ class Postgres(Database):
             # No word from the server: it could not be reached, or went away. Why is in the driver's own words.
             said = sanitise(". ".join(line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()))
             stop = "" if said.endswith("?") else "."
-            return StoreUnavailable(f"{what}: {said}{stop}", error_class="database_connection")
+            named = self._settings.get("dbname") or os.environ.get("PGDATABASE")
+            more = "" if named else " Its address names no database. Write it as postgresql://host:5432/name."
+            return StoreUnavailable(f"{what}: {said}{stop}{more}", error_class="database_connection")
         return fault(what, error, text=sanitise(primary) if primary else None)
 
     def taken(self, error: Exception) -> bool:
