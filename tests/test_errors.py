@@ -68,6 +68,7 @@ ERRORS = {
     ),
     "JobFailed": lambda: outlast.JobFailed("failed", job=None, error_class="connection_reset", stop_reason="exhausted"),
     "JobNotFound": lambda: outlast.JobNotFound("no such job"),
+    "ResultLost": lambda: outlast.ResultLost("it was not stored", job=None),
     "ResultTimeoutError": lambda: outlast.ResultTimeoutError("not yet"),
     "a subclass": lambda: Throttled("openai", code=429),
 }

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from outlast.jobs.handle import JobFailed as JobFailed
     from outlast.jobs.handle import JobHandle as JobHandle
     from outlast.jobs.handle import JobNotFound as JobNotFound
+    from outlast.jobs.handle import ResultLost as ResultLost
     from outlast.jobs.handle import ResultTimeoutError as ResultTimeoutError
     from outlast.jobs.job import BoundJob as BoundJob
     from outlast.jobs.job import Job as Job
@@ -118,7 +119,7 @@ _ROOMS = {
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
     "flow": "Flow",
     "flow.results": "FlowFailed FlowIncomplete FlowInterrupted FlowResult StepRow",
-    "jobs.handle": "Artifact AttemptRow Compensation JobChange JobFailed JobHandle JobNotFound ResultTimeoutError",
+    "jobs.handle": "Artifact AttemptRow Compensation JobChange JobFailed JobHandle JobNotFound ResultLost ResultTimeoutError",
     "jobs.job": "BoundJob Job",
     "jobs.queue": "Jobs QueueStats",
     "jobs.worker": "WorkResult",

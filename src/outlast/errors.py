@@ -6,6 +6,7 @@ Every exception Outlast raises of its own.
         ├── ConfigurationError (ValueError)     a setting is wrong; lists every `Problem`
         ├── TemporaryFailure                    raise it to say: worth another attempt
         ├── PermanentFailure                    raise it to say: do not try again
+        │   └── ResultLost                      a job has succeeded, and its result could not be stored
         ├── AttemptTimeoutError (TimeoutError)  one attempt took longer than ``timeout``
         ├── TotalTimeoutError (TimeoutError)    ``total_timeout`` ran out inside an attempt
         ├── CircuitBreakerOpenError             the circuit is open: nothing was called

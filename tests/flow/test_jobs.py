@@ -894,6 +894,7 @@ def test_what_the_steps_of_its_run_have_kept_can_be_read_from_the_job(app, proje
         job.artifact("check raw")
     outlast.testing.work(app)
     (kept,) = job.artifacts()
+    assert asyncio.run(app.jobs.aget(job.id)).artifacts() == [kept]  # read once as one by one
     assert (job.status, kept.name, kept.attempt, kept.cut) == ("failed", "check raw", 1, False)
     raw = job.artifact("check raw")
     assert (kept.size, raw) == (len(raw), job.artifact("check raw", attempt=1))

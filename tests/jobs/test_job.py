@@ -161,6 +161,22 @@ def test_what_cannot_be_a_job_is_refused_where_it_is_written(fn, said, tmp_path)
     assert app.kinds == {}
 
 
+def test_an_option_in_the_wrong_place_is_answered_with_its_place(tmp_path):
+    """D-26: what belongs to the enqueue is no option of the decorator, and the other way round."""
+    app = outlast.App("shop", store=str(tmp_path / "store.db"))
+    for name in ("unique_key", "delay", "priority", "transaction"):
+        assert problems(lambda name=name: app.job(**{name: "x"})(tidy_alone)) == [
+            f"expected no argument {name!r}. It belongs to the enqueue: .options({name}=...).enqueue(...)."
+        ]
+    job = app.job(tidy_alone)
+    for name in ("unique_for", "retry", "timeout", "guard", "cron"):
+        assert problems(lambda name=name: job.options(**{name: 1})) == [
+            f"expected no argument {name!r}. It belongs to the decorator: @app.job({name}=...)."
+        ]
+    assert problems(lambda: job.options(countdown=60)) == ["expected no argument 'countdown'. Did you mean 'delay'?"]
+    assert problems(lambda: job.options(unique="k")) == ["expected no argument 'unique'. Did you mean 'unique_key'?"]
+
+
 def test_all_that_is_wrong_with_the_options_is_told_at_once(app):
     """Every mistake at once, each with what was expected."""
 
@@ -453,9 +469,9 @@ def test_a_result_comes_back_or_says_why_not(app, caplog):
     ):
         with pytest.raises(Lost) as caught:
             make.decode_result(make.encode_result(value))
-        assert str(caught.value) == f"it was not kept: {why}"
+        assert str(caught.value) == f"it was not stored: {why}"
     assert [record.getMessage() for record in caplog.records] == [
-        "the result of make is not kept: it is, or holds, a value of type Opaque."
+        "The result of make cannot be stored: it is, or holds, a value of type Opaque. The job succeeds, and result() raises ResultLost."
     ]
 
 

@@ -285,19 +285,29 @@ def test_a_result_comes_when_the_job_has_ended(app, send, hands):
     assert came == [["a"]]
 
 
-def test_a_result_that_was_not_kept_says_why(app, hands):
-    """The job has succeeded all the same."""
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (threading.Lock, "it is, or holds, a value of type lock."),
+        (lambda: "x" * 2**20, "it takes 1,048,"),
+    ],
+)
+def test_a_result_that_was_not_stored_says_why(app, hands, made, why):
+    """The job has succeeded all the same; that its value is lost is no mistake in the configuration of who asks for it."""
 
     @app.job
     def make(kind: str) -> object:
-        return threading.Lock()
+        return made()
 
     job = make.enqueue("a")
     hands.succeed()
     assert job.status == "succeeded"
-    assert problems(job.result) == [
-        f"the job {job.id} (make) has succeeded, and its result cannot be had: it was not kept: it is, or holds, a value of type lock."
-    ]
+    text = f"the job {job.id} (make) has succeeded, but its result is lost: it was not stored: {why}"
+    for read in (job.result, lambda: asyncio.run(job.aresult())):
+        with pytest.raises(outlast.ResultLost) as caught:
+            read()
+        assert (str(caught.value)[: len(text)], caught.value.job) == (text, job)
+    assert outlast.classify(caught.value).category == "permanent"
     nothing = outlast.App(app.name, store=app.store_url)
     assert "Import the module that makes it first." in problems(nothing.jobs.get(job.id).result)[0]
     nothing.store.close()

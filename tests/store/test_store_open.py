@@ -117,6 +117,26 @@ def test_no_error_shows_the_password(address):
         assert classify(error).error_class == "database_connection"
 
 
+def test_an_address_without_a_database_is_answered_with_its_parts(monkeypatch):
+    """The message names what is missing or unknown in the address, and shows no empty name."""
+    monkeypatch.delenv("PGDATABASE", raising=False)
+    with pytest.raises(StoreUnavailable) as caught:
+        open_store("postgres://no-such-host.invalid")
+    said = str(caught.value)
+    assert said.startswith("the store on no-such-host.invalid failed: ")
+    assert said.endswith(" Its address names no database. Write it as postgresql://host:5432/name.")
+    for address in ("postgres://no-such-host.invalid/shop", "postgres://no-such-host.invalid"):
+        with pytest.raises(StoreUnavailable) as caught:
+            open_store(address)
+        assert "names no database" not in str(caught.value)
+        monkeypatch.setenv("PGDATABASE", "shop")
+    with pytest.raises(ConfigurationError, match="PostgreSQL has no option 'sslmod' for a connection."):
+        open_store("postgresql://127.0.0.1:1/shop?sslmod=require")
+    with pytest.raises(ConfigurationError) as refused:
+        open_store("postgresql://shop:hun?ter2=x@127.0.0.1:1/shop?sslmod=require")
+    assert "ter2" not in str(refused.value)
+
+
 def test_no_repr_shows_the_password(postgres):
     """A store and its database say where they are."""
     with open_store(postgres.dsn.replace("postgres:@", "postgres:hunter2hunter@")) as store:

@@ -7,35 +7,38 @@ from __future__ import annotations
 import asyncio
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from outlast.errors import ConfigurationError, OutlastError
+from outlast.errors import ConfigurationError, OutlastError, PermanentFailure
 from outlast.jobs.own import job_of
 from outlast.kernel.clock import REAL, here, in_trio
 from outlast.kernel.clock import ahead_us as ahead_us  # noqa: PLC0414 - the worker finds it here
 from outlast.kernel.frames import place_of
 from outlast.kernel.wording import counted, duration
-from outlast.settings.checks import Check
+from outlast.settings.checks import Check, a_value_of
 from outlast.store.codec import Lost
 from outlast.store.compensations import in_all
 from outlast.store.connections import answer_by
 from outlast.store.faults import StoreUnavailable
 from outlast.store.records import FLOW, from_us, served_kind
+from outlast.store.steps import ArtifactRecord
 from outlast.store.upkeep import plain_key
 from outlast.work.threads import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
-    from typing import Literal
+    from typing import Literal, Self
 
     from outlast.jobs.job import Job
     from outlast.kernel.aliases import Seconds, StopReason
     from outlast.store import Store
     from outlast.store.codec import Codec
     from outlast.store.compensations import CompensationRecord
-    from outlast.store.records import JobAttempt, JobRow
+    from outlast.store.records import JobAttempt, JobRow, WholeJob
+    from outlast.store.unique import HeldKey
 
     class JobHome(Protocol):
         """An app, as far as jobs need it."""
@@ -86,7 +89,8 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 workers_in: list[asyncio.AbstractEventLoop] = []
 
 _FIRST_LOOK, _LAST_LOOK, _GROWTH = 0.005, 0.5, 1.5  # seconds between two looks at a job that is waited for
-_SHOWN = 20  # attempts in a note
+_SHOWN = 20  # attempts in a note, jobs in a message
+_BATCH = 1000  # jobs that are read in one transaction
 
 
 class JobNotFound(OutlastError, LookupError):
@@ -98,6 +102,19 @@ class JobNotFound(OutlastError, LookupError):
 
 class ResultTimeoutError(OutlastError, TimeoutError):
     """A job has not ended in the time that its result was waited for. The job itself goes on."""
+
+
+class ResultLost(PermanentFailure):
+    """
+    A job has succeeded, and the value that its function returned cannot be had: it was too large or of a type that
+    cannot be stored, or its class has changed since. The job is not done again. `job` is its handle.
+    """
+
+    job: JobHandle[Any]
+
+    def __init__(self, message: str, *, job: JobHandle[Any]) -> None:
+        super().__init__(message, error_class="data_error")
+        self.job = job
 
 
 class JobFailed(OutlastError):
@@ -211,10 +228,20 @@ class Compensation:
     current: bool = True
 
 
-class JobHandle(Generic[T_co]):
-    """One job. Each attribute is what is on record now, read from the store when it is asked for."""
+class _Read(NamedTuple):
+    """What `JobHandle.arefresh` has read: the job, or the key that it holds if it is not kept any more."""
 
-    __slots__ = ("_at", "_home", "_new", "_number")
+    job: WholeJob | None
+    held: HeldKey | None
+
+
+class JobHandle(Generic[T_co]):
+    """
+    One job. Each attribute is what is on record now, read from the store when it is asked for. After `arefresh` the attributes
+    answer from what that has read.
+    """
+
+    __slots__ = ("_at", "_home", "_new", "_number", "_read")
 
     def __init__(self, home: JobHome, number: int, at_us: int | None = None, *, new: bool | None = None) -> None:
         """`at_us` is when it was enqueued, if another job may get its number."""
@@ -222,6 +249,7 @@ class JobHandle(Generic[T_co]):
         self._number = number
         self._at = at_us
         self._new = new
+        self._read: _Read | None = None  # None: each attribute reads the store
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} of {self._home.name!r}>"
@@ -291,7 +319,7 @@ class JobHandle(Generic[T_co]):
         try:
             return self._row().status
         except JobNotFound:
-            if self._at is None and self._home.store.held_key(self._number) is not None:
+            if self._held() is not None:
                 return "succeeded"
             raise
 
@@ -333,14 +361,18 @@ class JobHandle(Generic[T_co]):
     def history(self) -> Sequence[AttemptRow]:
         """All attempts that have ended, the first one first."""
         self._row()
-        return [_attempt(row) for row in self._home.store.job_attempts(self._number)]
+        read = self._whole
+        rows = self._home.store.job_attempts(self._number) if read is None else read.attempts
+        return [_attempt(row) for row in rows]
 
     def changes(self) -> Sequence[JobChange]:
         """What operators have done to it, the first change first."""
         self._row()
+        read = self._whole
+        rows = self._home.store.job_changes(self._number) if read is None else read.changes
         return [
             JobChange(at=from_us(row.at_us), change=row.change, by=row.by or None, reason=row.reason or None)
-            for row in self._home.store.job_changes(self._number)
+            for row in rows
         ]
 
     @property
@@ -349,23 +381,30 @@ class JobHandle(Generic[T_co]):
         Whether what the job has done was undone since it failed: ``pending`` until all of it is, ``failed`` if something still stands;
         ``none`` if there is nothing to undo.
         """
-        return in_all(self._home.store.compensations(self._number), self._row().status)
+        return in_all(self._compensations(), self._row().status)
 
     def compensations(self) -> Sequence[Compensation]:
         """What its code has registered to undo it, the first one first; it is undone in the reverse order."""
         status = self._row().status
-        return [_compensation(row, status) for row in self._home.store.compensations(self._number)]
+        return [_compensation(row, status) for row in self._compensations()]
+
+    def _compensations(self) -> list[CompensationRecord]:
+        read = self._whole
+        return self._home.store.compensations(self._number) if read is None else read.compensations
 
     def artifacts(self) -> Sequence[Artifact]:
         """
         What its attempts have kept for people, the first one first. Of a `Flow`: what the steps of its run have, each under the name of
         the step, a space and its own, with the number of the step's attempt.
         """
-        row, store = self._row(), self._home.store
-        found: Iterable[tuple[str, int, int, bool, int]] = store.artifacts(self._number)
-        if served_kind(row.kind) == FLOW:
-            run = self._run(row)
-            found = () if run is None else store.kept_of_run(run)
+        row, read = self._row(), self._whole
+        found: Iterable[tuple[str, int, int, bool, int]]
+        if read is not None:
+            found = read.artifacts
+        elif served_kind(row.kind) == FLOW:
+            found = self._kept_of_run(row)
+        else:
+            found = self._home.store.artifacts(self._number)
         return [
             Artifact(name=name, attempt=attempt, size=size, cut=cut, kept_at=from_us(kept_us))
             for name, attempt, size, cut, kept_us in found
@@ -374,7 +413,7 @@ class JobHandle(Generic[T_co]):
     def artifact(self, name: str, *, attempt: int | None = None) -> str | bytes:
         """
         What is kept under this name, of the newest attempt that has kept it or of this one; `LookupError` if nothing is. What steps
-        have kept are bytes.
+        have kept are bytes. It is read from the store, also after `arefresh`.
         """
         row, store = self._row(), self._home.store
         if served_kind(row.kind) == FLOW:
@@ -398,47 +437,76 @@ class JobHandle(Generic[T_co]):
         record = self._home.store.find_run(given["manifest"]["name"], given["run_key"])
         return None if record is None else record.number
 
+    def _kept_of_run(self, row: JobRow) -> list[tuple[str, int, int, bool, int]]:
+        run = self._run(row)
+        return [] if run is None else self._home.store.kept_of_run(run)
+
+    async def arefresh(self) -> Self:
+        """
+        Read everything once, in a thread, while the event loop goes on. From then on the attributes answer from that, and block
+        nothing. `JobNotFound` if there is no such job.
+        """
+        await beside(partial(refresh, [self]))
+        _ = self.status
+        return self
+
     def result(self, timeout: Seconds | None = None) -> T_co:
         """
         What the job returned; waits for its end, at most `timeout` seconds. `JobFailed` if it failed or was cancelled,
-        `ResultTimeoutError` if it has not ended in time. `ConfigurationError` in the event loop of a worker, which it would
-        block.
+        `ResultTimeoutError` if it has not ended in time, `ResultLost` if there is no result to be had. `ConfigurationError` in the
+        event loop of a worker, which it would block.
         """
         clock = here.get().clock
-        waits = _Waits(timeout, clock.monotonic())
+        waits = Waits(timeout, clock.monotonic())
         while (row := self._look(waits)).status in {"queued", "processing"}:
             pause = waits.next(self, row, clock.monotonic())
-            _refuse_in_loop()
+            refuse_in_loop()
             clock.sleep(pause)
         return self._result(row)
 
     async def aresult(self, timeout: Seconds | None = None) -> T_co:  # noqa: ASYNC109 - as `result` has it
         """As `result`."""
         clock = here.get().clock
-        waits = _Waits(timeout, clock.monotonic())
+        waits = Waits(timeout, clock.monotonic())
         while (row := await beside(lambda: self._look(waits))).status in {"queued", "processing"}:
             await clock.asleep(waits.next(self, row, clock.monotonic()))
         return await beside(lambda: self._result(row))
 
-    def _look(self, waits: _Waits) -> JobRow:
-        """As `_row`, and no longer than its caller waits: also with a store that does not answer."""
-        if here.get().clock.virtual:
-            return self._row()
-        token = answer_by.set(waits.answer_by())
-        try:
-            return self._row()
-        except StoreUnavailable as error:
-            if not waits.over():
-                raise
-            raise ResultTimeoutError(
-                f"the state of the job {self.id} is unknown after {waits.timeout:g} s: {error}"
-            ) from None
-        finally:
-            answer_by.reset(token)
+    def _look(self, waits: Waits) -> JobRow:
+        """As `_newest_row`, and no longer than its caller waits."""
+        return waits.look(self._newest_row, f"the state of the job {self.id}")
+
+    def _take(self, job: WholeJob | None) -> None:
+        """Answer from this from now on; None: the job does not exist."""
+        if job is not None and served_kind(job.row.kind) == FLOW:
+            job = job._replace(artifacts=[ArtifactRecord(*one) for one in self._kept_of_run(job.row)])
+        self._read = None
+        self._read = _Read(job, self._held() if job is None else None)
+
+    @property
+    def _whole(self) -> WholeJob | None:
+        """What `arefresh` has read of it; None if it has read nothing."""
+        return None if self._read is None else self._read.job
+
+    def _held(self) -> HeldKey | None:
+        """The unique key that it holds although it may not be kept any more."""
+        if self._at is not None:  # another job may have its number
+            return None
+        return self._home.store.held_key(self._number) if self._read is None else self._read.held
 
     def _row(self) -> JobRow:
-        row = self._home.store.job(self._number)
-        if row is None and self._at is None and (held := self._home.store.held_key(self._number)) is not None:
+        if self._read is None:
+            return self._there(self._home.store.job(self._number))
+        return self._there(None if self._read.job is None else self._read.job.row)
+
+    def _newest_row(self) -> JobRow:
+        """As `_row`, whatever `arefresh` has read before. What has succeeded stays so."""
+        if self._whole is not None and self._whole.row.status == "succeeded":
+            return self._row()
+        return self._there(self._home.store.job(self._number))
+
+    def _there(self, row: JobRow | None) -> JobRow:
+        if row is None and (held := self._held()) is not None:
             message = (
                 f"the job {self._number} ({held.kind}) has succeeded, at {from_us(held.ended_us):%Y-%m-%d %H:%M:%S} UTC, and is not kept any "
                 f"more; its unique key is held until {from_us(held.until_us):%Y-%m-%d %H:%M:%S} UTC."
@@ -453,6 +521,8 @@ class JobHandle(Generic[T_co]):
         return row
 
     def _result(self, row: JobRow) -> T_co:
+        if self._whole is not None and self._whole.row is not row:
+            refresh([self])  # its attributes must not contradict its end
         if row.status != "succeeded":
             raise self._failure(row)
         if row.result is None:
@@ -460,8 +530,8 @@ class JobHandle(Generic[T_co]):
         try:
             return self._kind(row).result_in(self._home, row.result)  # type: ignore[no-any-return]
         except Lost as error:
-            message = f"the job {self.id} ({row.kind}) has succeeded, and its result cannot be had: {error}"
-            raise ConfigurationError(message) from None
+            message = f"the job {self.id} ({row.kind}) has succeeded, but its result is lost: {error}"
+            raise ResultLost(message, job=self) from None
 
     def _kind(self, row: JobRow) -> Job[..., Any]:
         job = job_of(self._home, row.kind)
@@ -520,7 +590,73 @@ def _elsewhere(name: str, number: int, at_us: int | None = None) -> JobHandle[An
     return JobHandle(home, number, at_us)
 
 
-def _refuse_in_loop() -> None:
+def _record_of(handle: JobHandle[Any]) -> tuple[JobHome, int, int | None]:
+    """Its app, its number, and when it was enqueued if another job may have that number."""
+    return handle._home, handle._number, handle._at  # noqa: SLF001 - of this module
+
+
+def refresh(handles: Sequence[JobHandle[Any]]) -> None:
+    """Read these jobs of one app: all that their attributes say, and whether they exist."""
+    for first in range(0, len(handles), _BATCH):
+        batch = handles[first : first + _BATCH]
+        found = _record_of(batch[0])[0].store.whole_jobs(_record_of(handle)[1] for handle in batch)
+        for handle in batch:
+            handle._take(found.get(_record_of(handle)[1]))  # noqa: SLF001 - of this module
+
+
+def handles_of(home: JobHome, jobs: Iterable[JobHandle[Any]]) -> list[JobHandle[Any]]:
+    """These handles; `ConfigurationError` if one of them is not that of a job of this app, in this store."""
+    handles = list(jobs)
+    for number, job in enumerate(handles):
+        given: object = job
+        if isinstance(given, JobHandle):
+            its = _record_of(given)[0]
+            if its is home or (its.name, its.store_url) == (home.name, home.store_url):
+                continue
+            shown = f"{given!r} in another store" if its.name == home.name else repr(given)
+        else:
+            shown = a_value_of(given) + ". app.jobs.get(id) gives it"
+        message = f"expected jobs[{number}] to be the handle of a job of the app {home.name!r}, got: {shown}."
+        raise ConfigurationError(message)
+    return handles
+
+
+def unfinished(handles: Sequence[JobHandle[Any]]) -> list[JobHandle[Any]]:
+    """Those that have not ended, found in one statement; `JobNotFound` names those that do not exist."""
+    if not handles:
+        return []
+    states = _record_of(handles[0])[0].store.job_states({_record_of(handle)[1] for handle in handles})
+    left, missing = list[JobHandle[Any]](), list[JobHandle[Any]]()
+    for handle in handles:
+        home, number, at = _record_of(handle)
+        ended, enqueued = states.get(number, (True, None))
+        if enqueued is None or at not in {None, enqueued}:
+            if at is not None or home.store.held_key(number) is None:  # else it has succeeded
+                missing.append(handle)
+        elif not ended:
+            left.append(handle)
+    _refuse_missing(missing)
+    return left
+
+
+def all_read(handles: list[JobHandle[Any]]) -> list[JobHandle[Any]]:
+    """The same handles with everything read; `JobNotFound` names those that do not exist."""
+    refresh(handles)
+    _refuse_missing([handle for handle in handles if handle._read == _Read(None, None)])  # noqa: SLF001 - of this module
+    return handles
+
+
+def _refuse_missing(missing: Sequence[JobHandle[Any]]) -> None:
+    if missing:
+        names = ", ".join(job.id for job in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+        message = (
+            f"{counted(len(missing), 'job')} that you wait for cannot be found in the store: {names}. The transaction of the enqueue is not "
+            "committed or was rolled back, or the job ended so long ago that it is not kept any more."
+        )
+        raise JobNotFound(message)
+
+
+def refuse_in_loop() -> None:
     """Refuse a wait that blocks the loop of a worker: no job would go on there, perhaps not the one that is waited for."""
     try:
         loop = asyncio.get_running_loop()
@@ -534,8 +670,8 @@ def _refuse_in_loop() -> None:
         raise ConfigurationError(message)
 
 
-class _Waits:
-    """How long to wait for the next look at a job, until the time is up."""
+class Waits:
+    """How long to wait for the next look at jobs, until the time is up."""
 
     def __init__(self, timeout: Seconds | None, now: float) -> None:
         check = Check()
@@ -545,19 +681,30 @@ class _Waits:
         self._until = float("inf") if seconds is None else now + seconds
         self._wait = _FIRST_LOOK
 
-    def over(self) -> bool:
-        """Whether the time is up, on the real clock."""
-        return REAL.clock.monotonic() >= self._until
-
-    def answer_by(self) -> float | None:
-        """When the store must have answered; the last look has a moment, too."""
-        return None if self.timeout is None else max(self._until, REAL.clock.monotonic() + _LAST_ANSWER_S)
+    def look(self, read: Callable[[], R], what: str) -> R:
+        """What this reads, waiting no longer than its caller does, also for a store that does not answer."""
+        if self.timeout is None or here.get().clock.virtual:
+            return read()
+        token = answer_by.set(max(self._until, REAL.clock.monotonic() + _LAST_ANSWER_S))
+        try:
+            return read()
+        except StoreUnavailable as error:
+            if REAL.clock.monotonic() < self._until:
+                raise
+            raise ResultTimeoutError(f"{what} is unknown after {self.timeout:g} s: {error}") from None
+        finally:
+            answer_by.reset(token)
 
     def next(self, job: JobHandle[Any], row: JobRow, now: float) -> float:
+        """Seconds to wait for this job."""
+        due = f", due at {from_us(row.due_us):%Y-%m-%d %H:%M:%S} UTC" if row.status == "queued" else ""
+        return self.pause(now, f"the job {job.id} ({row.kind}) has not", f": it is {row.status}{due}.")
+
+    def pause(self, now: float, who: str, rest: str = ".") -> float:
+        """Seconds to wait; `ResultTimeoutError` if the time is up."""
         left = self._until - now
         if left <= 0:
-            due = f", due at {from_us(row.due_us):%Y-%m-%d %H:%M:%S} UTC" if row.status == "queued" else ""
-            message = f"the job {job.id} ({row.kind}) has not ended within {self.timeout:g} s: it is {row.status}{due}."
+            message = f"{who} ended within {self.timeout:g} s{rest}"
             raise ResultTimeoutError(message)
         wait, self._wait = self._wait, min(_LAST_LOOK, self._wait * _GROWTH)
         return min(wait, left)

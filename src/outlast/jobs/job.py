@@ -57,6 +57,8 @@ _FARTHEST = 100 * 366 * 86400.0  # seconds: a century
 _HIGHEST = 2**31 - 1  # a priority
 OPTIONS = tuple("name queue guard retry timeout isolation unique_for cron timezone missed version upgrade".split())
 _BOUND_OPTIONS = ("unique_key", "delay", "priority", "queue", "transaction")
+_FOR_DECORATOR = {name: f"It belongs to the decorator: @app.job({name}=...)." for name in OPTIONS}
+_FOR_ENQUEUE = {name: f"It belongs to the enqueue: .options({name}=...).enqueue(...)." for name in _BOUND_OPTIONS}
 
 
 class JobArgumentsError(PermanentFailure):
@@ -237,7 +239,7 @@ class Job(BoundJob[P, T]):
         self._needed = self.names - self._defaults.keys()
         self._anything = any(found.kind is found.VAR_KEYWORD for found in parameters.values())
         self.made_by = _execution(fn)
-        self._unstored = False  # whether it was told that results are not kept
+        self._unstored = False  # whether the log has said that results cannot be stored
         self._received = False  # whether another process has sent it: one that is declared here comes first
         functools.update_wrapper(self, fn, updated=())
 
@@ -299,7 +301,7 @@ class Job(BoundJob[P, T]):
         job exists if and only if that is committed.
         """
         check = Check()
-        check.unknown(unknown, _BOUND_OPTIONS)
+        check.unknown(unknown, _BOUND_OPTIONS, _FOR_DECORATOR)
         unique_key = self._checked_key(check, unique_key)
         delayed = 0.0 if delay is None else check.seconds("delay", delay, 0.0)
         if delayed > _FARTHEST:
@@ -515,8 +517,8 @@ class Job(BoundJob[P, T]):
 
     def encode_result(self, value: object) -> bytes | None:
         """
-        What is kept of a result; None of None. A result that cannot come back does not fail a job whose work is done:
-        then why is kept, and whoever asks for it is told.
+        What is stored of a result; None of None. A result that cannot come back does not fail a job whose work is done:
+        then the reason is stored, and `JobHandle.result` raises it.
         """
         if value is None:
             return None
@@ -538,7 +540,11 @@ class Job(BoundJob[P, T]):
             why = f"it is, or holds, a value of type {getattr(error, 'kind', type(error).__name__)}."
         if not self._unstored:
             self._unstored = True
-            warn("the result of %s is not kept: %s", self.kind, why)
+            warn(
+                "The result of %s cannot be stored: %s The job succeeds, and result() raises ResultLost.",
+                self.kind,
+                why,
+            )
         return codec.encode({"unstored": why})
 
     def decode_result(self, data: bytes | None) -> T:
@@ -547,7 +553,7 @@ class Job(BoundJob[P, T]):
             return cast("T", None)
         kept = self.home.codec.bring_back(data, self.known)
         if "unstored" in kept:
-            message = f"it was not kept: {kept['unstored']}"
+            message = f"it was not stored: {kept['unstored']}"
             raise Lost(message)
         return cast("T", kept["value"])
 
@@ -630,7 +636,7 @@ def make(
 ) -> Job[..., Any]:
     """A job of the app, which knows it by its kind from now on; `ConfigurationError` has all that is wrong."""
     check = Check()
-    check.unknown(unknown, OPTIONS)
+    check.unknown(unknown, OPTIONS, _FOR_ENQUEUE)
     kind = _kind(check, fn, name)
     queue = named(check, "queue", queue)
     version = check.integer("version", version, low=1, default=1)

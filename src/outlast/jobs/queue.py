@@ -5,18 +5,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError
-from outlast.jobs.handle import JobHandle
-from outlast.kernel.clock import ahead_us
+from outlast.jobs.handle import JobHandle, Waits, all_read, beside, handles_of, refuse_in_loop, unfinished
+from outlast.kernel.clock import ahead_us, here
 from outlast.kernel.redact import sanitise
 from outlast.observe.figures import figures_of
 from outlast.settings.checks import Check, Shown, a_value_of, show
 from outlast.work.leases import this_user
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Literal
 
     from outlast.jobs.handle import JobHome
@@ -29,6 +30,7 @@ DAY = 86400.0  # seconds
 _BY_KIND: tuple[Literal["kind"], ...] = ("kind",)
 _PAGE = 200
 _LARGEST_ID = 2**63 - 1
+_STATES = "the state of the jobs"
 _STAYS = {
     "queued": "It is in the queue already.",
     "processing": "A worker is at it; cancel it first.",
@@ -65,6 +67,10 @@ class Jobs:
         handle: JobHandle[Any] = JobHandle(self._home, _number(id))
         _ = handle.status
         return handle
+
+    async def aget(self, id: str | int, /) -> JobHandle[Any]:  # noqa: A002 - as above
+        """As `get`, in a thread, with everything read: its attributes block nothing. `await handle.arefresh()` reads again."""
+        return await JobHandle[Any](self._home, _number(id)).arefresh()
 
     def find(
         self,
@@ -115,6 +121,51 @@ class Jobs:
         """
         number, said = int(self.get(id).id), _reason(reason)
         return self._home.store.cancel_job(number, by=this_user(), reason=said, ahead_us=ahead_us())
+
+    async def arequeue(self, id: str, /, *, reason: str = "", from_start: bool = False) -> JobHandle[Any]:  # noqa: A002 - as above
+        """As `requeue`, in a thread, with everything read as `aget` does."""
+        handle = await beside(lambda: self.requeue(id, reason=reason, from_start=from_start))
+        return await handle.arefresh()
+
+    async def acancel(self, id: str, /, *, reason: str = "") -> bool:  # noqa: A002 - as above
+        """As `cancel`, in a thread."""
+        return await beside(lambda: self.cancel(id, reason=reason))
+
+    def wait_all(
+        self, jobs: Iterable[JobHandle[Any]], /, *, timeout: Seconds | None = None
+    ) -> Sequence[JobHandle[Any]]:
+        """
+        Wait until all of these jobs have succeeded, failed or were cancelled, at most `timeout` seconds. The same handles, in the same
+        order, with everything read as `arefresh` does: their attributes and `result` say how each has ended. `ResultTimeoutError` says
+        how many are left, `JobNotFound` which jobs are not kept any more.
+        """
+        handles = handles_of(self._home, jobs)
+        clock = here.get().clock
+        waits = Waits(timeout, clock.monotonic())
+        left = waits.look(partial(unfinished, handles), _STATES)
+        while left:
+            pause = waits.pause(clock.monotonic(), f"{len(left):,} of {len(handles):,} jobs have not")
+            refuse_in_loop()
+            clock.sleep(pause)
+            left = waits.look(partial(unfinished, left), _STATES)
+        return all_read(handles)
+
+    async def await_all(
+        self,
+        jobs: Iterable[JobHandle[Any]],
+        /,
+        *,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - as `wait_all` has it
+    ) -> Sequence[JobHandle[Any]]:
+        """As `wait_all`, with its reading in a thread."""
+        handles = handles_of(self._home, jobs)
+        clock = here.get().clock
+        waits = Waits(timeout, clock.monotonic())
+        left = await beside(partial(waits.look, partial(unfinished, handles), _STATES))
+        while left:
+            await clock.asleep(waits.pause(clock.monotonic(), f"{len(left):,} of {len(handles):,} jobs have not"))
+            left = await beside(partial(waits.look, partial(unfinished, left), _STATES))
+        return await beside(lambda: all_read(handles))
 
     def undo(self, id: str, /, *, reason: str = "") -> JobHandle[Any]:  # noqa: A002 - as above
         """

@@ -27,6 +27,8 @@ JITTERS = ("full", "equal", "decorrelated")
 # Names that other libraries have for ours, for those who type them from habit. The first of ours that is known counts.
 _HABITS = {
     "attempts": ("max_attempts",),
+    "countdown": ("delay",),
+    "eta": ("delay",),
     "exceptions": ("on_errors",),
     "factor": ("multiplier",),
     "max_time": ("total_timeout",),
@@ -126,9 +128,12 @@ class Check:
         what = "seconds (a number or a timedelta)"
         return self.number(field, number, low=0.0, default=default, open_low=positive, what=what)
 
-    def unknown(self, given: Mapping[str, object], known: Sequence[str]) -> None:
+    def unknown(
+        self, given: Mapping[str, object], known: Sequence[str], elsewhere: Mapping[str, str] | None = None
+    ) -> None:
+        """`elsewhere` has the way out for names that belong to another place."""
         for name in self.some(given):
-            way_out = way_to(name, known)
+            way_out = (elsewhere or {}).get(name) or way_to(name, known)
             self.problems.append(Problem((name,), "a known argument", repr(name), way_out, kind="argument"))
 
     def unknown_keys(self, config: Mapping[Any, object], known: Sequence[str]) -> None:

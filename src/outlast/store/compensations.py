@@ -14,6 +14,7 @@ token and the worker. All of it is flushed: what is registered must be undone, a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -451,6 +452,15 @@ def _due(now: str) -> str:
         "not exists (select 1 from outlast_compensations later where later.job = outlast_jobs.id "
         f"and later.state in {OPEN} and later.due > {now})"
     )
+
+
+def of_jobs(tx: Transaction, mine: str, given: Sequence[Any]) -> dict[int, list[CompensationRecord]]:
+    """By the id of their job, what undoes the jobs of this condition, in the order in which it was registered."""
+    found: dict[int, list[CompensationRecord]] = defaultdict(list)
+    rows = tx.rows(f"select {_ROW}, {_HAND}, job from outlast_compensations where {mine} order by place", *given)
+    for *row, job in rows:
+        found[job].append(_record(row))
+    return found
 
 
 def _record(row: Any) -> CompensationRecord:

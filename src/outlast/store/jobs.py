@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zlib import crc32
 
 from outlast.kernel.clock import here
-from outlast.store import compensations, turns, unique
+from outlast.store import compensations, steps, turns, unique
 from outlast.store.faults import StoreRefused, StoreUnanswered, StoreUnavailable
 from outlast.store.finishing import Finishing
 from outlast.store.leases import fenced
@@ -35,6 +36,7 @@ from outlast.store.records import (
     JobRow,
     QueueState,
     Turn,
+    WholeJob,
     WorkerState,
     from_us,
     storable,
@@ -542,19 +544,27 @@ class Jobs(Finishing):
     def job_changes(self, id: int, /) -> list[JobChangeRow]:
         """What operators have done to a job, or to its arguments by an edit of its dead letter; the first change first."""
         with self._database.reading() as tx:
-            rows = tx.rows(
-                "select at, change, by_whom, reason from outlast_job_changes where job = ? "
-                "and exists (select 1 from outlast_jobs where app = ? and id = ?) order by outlast_job_changes.id",
-                *(id, self.app, id),
-            )
-            letter = tx.row(
-                "select metadata from outlast_dead_letters where app = ? and id = "
-                "(select letter from outlast_jobs where app = ? and id = ?)",
-                *(self.app, self.app, id),
-            )
-        edits = [] if letter is None else edits_in(json.loads(letter[0]))
-        edited = [JobChangeRow(to_us(edit.at), "edited", edit.by, edit.reason) for edit in edits]
-        return sorted([*(JobChangeRow(*row) for row in rows), *edited], key=lambda change: change.at_us)
+            return self._changes(tx, self._database.passed([id]))[id]
+
+    def _changes(self, tx: Transaction, ids: Any) -> dict[int, list[JobChangeRow]]:
+        """As `job_changes`, of these jobs by their ids."""
+        among = f"j.app = ? and j.id {self._database.among}"
+        found: dict[int, list[JobChangeRow]] = defaultdict(list)
+        for id_, *row in tx.rows(
+            "select j.id, c.at, c.change, c.by_whom, c.reason from outlast_jobs j join outlast_job_changes c on c.job = j.id "
+            f"where {among} order by c.id",
+            *(self.app, ids),
+        ):
+            found[id_].append(JobChangeRow(*row))
+        for id_, metadata in tx.rows(
+            "select j.id, l.metadata from outlast_jobs j join outlast_dead_letters l on l.app = j.app and l.id = j.letter "
+            f"where {among}",
+            *(self.app, ids),
+        ):
+            edits = edits_in(json.loads(metadata))
+            edited = [JobChangeRow(to_us(edit.at), "edited", edit.by, edit.reason) for edit in edits]
+            found[id_] = sorted([*found[id_], *edited], key=lambda change: change.at_us)
+        return found
 
     def requeue_job(
         self, id: int, /, *, by: str = "", reason: str = "", from_start: bool = False, ahead_us: int = 0
@@ -678,6 +688,30 @@ class Jobs(Finishing):
         with self._database.reading() as tx:
             row = tx.row(f"select {_ROW} from outlast_jobs where app = ? and id = ?", self.app, id)
         return None if row is None else _job(row)
+
+    def job_states(self, ids: Iterable[int], /) -> dict[int, tuple[bool, int]]:
+        """Of those of these jobs that exist, by id: whether each has ended, and when it was enqueued."""
+        database = self._database
+        rows = database.rows(
+            f"select id, state, enqueued from outlast_jobs where app = ? and id {database.among}",
+            *(self.app, database.passed(ids)),
+        )
+        return {id_: (state in JOB_ENDS, enqueued) for id_, state, enqueued in rows}
+
+    def whole_jobs(self, ids: Iterable[int], /) -> dict[int, WholeJob]:
+        """Those of these jobs that exist, by id, in five statements that see one instant."""
+        mine = f"job in (select id from outlast_jobs where app = ? and id {self._database.among})"
+        given = (self.app, self._database.passed(ids))
+        with self._database.snapshot() as tx:
+            rows = tx.rows(f"select {_ROW} from outlast_jobs where app = ? and id {self._database.among}", *given)
+            attempts = tx.rows(f"select {_ATTEMPT} from outlast_job_attempts where {mine} order by number", *given)
+            changes = self._changes(tx, given[1])
+            undoing = compensations.of_jobs(tx, mine, given)
+            kept = steps.artifacts_of_jobs(tx, mine, given)
+        found = {row.id: WholeJob(row, [], changes[row.id], undoing[row.id], kept[row.id]) for row in map(_job, rows)}
+        for attempt in (JobAttempt(*row) for row in attempts):
+            found[attempt.job].attempts.append(attempt)
+        return found
 
     def jobs(
         self,

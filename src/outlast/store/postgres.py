@@ -7,6 +7,7 @@ connection pooler works. Statements that are done again and again are kept prepa
 
 from __future__ import annotations
 
+import os
 import select
 from functools import lru_cache
 from math import inf
@@ -14,6 +15,7 @@ from struct import Struct, pack
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qs
 
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import mask, remember_secret, sanitise
@@ -24,7 +26,7 @@ from outlast.store.records import SERVED_KIND
 
 try:
     import psycopg
-    from psycopg import Capabilities, conninfo, errors
+    from psycopg import Capabilities, conninfo, errors, pq
     from psycopg.adapt import Transformer
     from psycopg.pq import ExecStatus, Format
 except ImportError as missing:
@@ -470,6 +472,11 @@ class Postgres(Database):
         except psycopg.Error:
             # What the driver says quotes the address, password and all.
             problem = f"expected the store's address to be like postgresql://user@host:5432/name, got: {mask(url)!r}."
+            known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+            options = url.partition("?")[2]
+            unknown = [name for name in parse_qs(options) if name not in known]
+            if unknown and "@" not in options:  # else these may be parts of a password
+                problem += f" PostgreSQL has no option {unknown[0]!r} for a connection."
             raise ConfigurationError(problem) from None
         if patience is not None:
             # The driver's shortest time to connect is two seconds.
@@ -485,8 +492,8 @@ class Postgres(Database):
         return f"<PostgreSQL {self._where()}>"
 
     def _where(self) -> str:
-        host = self._settings.get("host", "localhost")
-        return mask(f"{self._settings.get('dbname', '')!r} on {host}")
+        host, name = self._settings.get("host", "localhost"), self._settings.get("dbname")
+        return mask(f"{name!r} on {host}" if name else f"on {host}")
 
     def connect(self, *, batches: bool) -> Connection:  # noqa: ARG002 - every commit is flushed
         settings = self._settings
@@ -649,7 +656,11 @@ class Postgres(Database):
             if isinstance(error, _Silent):
                 what = f"the store {self._where()} did not answer"
             unanswered = getattr(error, "undecided", False)
-            return StoreUnavailable(f"{what}: {said}{stop}", error_class="database_connection", unanswered=unanswered)
+            named = self._settings.get("dbname") or os.environ.get("PGDATABASE")
+            more = "" if named else " Its address names no database. Write it as postgresql://host:5432/name."
+            return StoreUnavailable(
+                f"{what}: {said}{stop}{more}", error_class="database_connection", unanswered=unanswered
+            )
         return fault(what, error, text=sanitise(primary) if primary else None)
 
     def taken(self, error: Exception) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from outlast.kernel.aliases import StopReason
+    from outlast.store.compensations import CompensationRecord
+    from outlast.store.steps import ArtifactRecord
 
 RunStatus: TypeAlias = Literal[
     "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
@@ -848,6 +850,16 @@ class JobChangeRow(NamedTuple):
     change: Literal["requeued", "cancelled", "edited", "forgot steps"]
     by: str
     reason: str
+
+
+class WholeJob(NamedTuple):
+    """A job with everything on record of it that is small, read at one instant: without the contents of its artifacts."""
+
+    row: JobRow
+    attempts: list[JobAttempt]
+    changes: list[JobChangeRow]
+    compensations: list[CompensationRecord]
+    artifacts: list[ArtifactRecord]
 
 
 class QueueState(NamedTuple):

@@ -12,6 +12,7 @@ last of them, and then these steps are done again.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,6 +197,18 @@ class Steps:
                 *(job, storable(name), *values, self.app, job),
             )
         return None if row is None else bytes(row[0])
+
+
+def artifacts_of_jobs(tx: Transaction, mine: str, given: Sequence[Any]) -> dict[int, list[ArtifactRecord]]:
+    """By the id of their job, what the attempts of the jobs of this condition have kept, the first one first."""
+    found: dict[int, list[ArtifactRecord]] = defaultdict(list)
+    for job, name, attempt, size, cut, kept in tx.rows(
+        f"select owner, name, attempt, size, cut, kept from outlast_artifacts where kind = 'job' and {mine.replace('job', 'owner', 1)} "
+        "order by attempt, kept, name",
+        *given,
+    ):
+        found[job].append(ArtifactRecord(name, attempt, size, bool(cut), kept))
+    return found
 
 
 @lru_cache(maxsize=16)

@@ -55,6 +55,21 @@ def test_what_is_written_is_read_back(tmp_path, path, config, rows):
     assert [name for name in names_in(tmp_path / "out") if name.startswith(".")] == []
 
 
+
+def test_fewer_rows_than_min_rows_leave_the_file_as_it_was(tmp_path):
+    """The file that is there keeps its rows, and no part of a new one stays behind; as many rows as min_rows are enough."""
+    write(tmp_path, "a.csv", [{"n": 1}])
+    before = (tmp_path / "a.csv").read_bytes()
+    config = {"path": "a.csv", "rows": [], "min_rows": 1}
+    kind, said, _ = failure_of("files.writer", config, a_context(tmp_path))
+    assert (kind, said) == (
+        "validation_error",
+        "expected at least 1 row for the file a.csv, because min_rows is 1, got: 0. Nothing was written",
+    )
+    assert (names_in(tmp_path), (tmp_path / "a.csv").read_bytes()) == (["a.csv"], before)
+    assert write(tmp_path, "a.csv", [{"n": 2}], min_rows=1)["count"] == 1
+
+
 def test_a_pattern_is_read_in_the_order_of_names(tmp_path):
     """Several files are one list, always in the same order, and a file with a bracket in its name is meant by its name."""
     for name in ("b", "a", "c[1]"):

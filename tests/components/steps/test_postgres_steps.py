@@ -253,6 +253,26 @@ def test_replace_leaves_the_new_rows_alone_there(postgres, movies):
     assert titles(postgres, movies) == {}
 
 
+def test_fewer_rows_than_min_rows_leave_the_table_as_it_was(postgres, movies, caplog):
+    """An extract without rows does not empty a table in silence: min_rows refuses it, in every mode; without it the log warns."""
+    write(postgres, movies, [{"id": 1, "title": "a"}])
+    for mode in ({"mode": "replace"}, {"mode": "insert"}, {"mode": "upsert", "key": ["id"]}):
+        for rows, least in (([], 1), ([{"id": 2, "title": "b"}], 2)):
+            kind, said, _ = refused(postgres, movies, rows, min_rows=least, **mode)
+            assert (kind, said.partition(", because")[2]) == (
+                "validation_error",
+                f" min_rows is {least}, got: {len(rows)}. Nothing was written",
+            )
+    assert titles(postgres, movies) == {1: "a"}
+    assert write(postgres, movies, [{"id": 2, "title": "b"}], mode="replace", min_rows=1)["count"] == 1
+    assert caplog.messages == []
+    write(postgres, movies, [], mode="replace")
+    write(postgres, movies, [], mode="replace")  # there is nothing left to lose
+    assert caplog.messages == [
+        f"postgres.writer has replaced 1 row of the table {movies} with none. To refuse that, set min_rows: 1."
+    ]
+
+
 def test_of_two_replaces_at_once_the_second_waits_and_replaces_the_first(postgres):
     """Of a table, of one with partitions and of a view, also by two names; whoever only reads does not wait."""
     name = f"movies_{uuid4().hex}"

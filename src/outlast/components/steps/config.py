@@ -148,6 +148,9 @@ Rows = Annotated[
     BeforeValidator(_referred),
     Field(description="the rows: ${steps.id.outputs.rows}, or a list"),
 ]
+MinRows = Annotated[
+    int, Field(ge=0, description="fewer rows than this are an error, and nothing is written; guards what is replaced")
+]
 Identifier = Annotated[
     str, AfterValidator(_identifier), Field(json_schema_extra={"pattern": f"^{_IDENTIFIER.pattern}$"})
 ]

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from outlast.components.describing import Component
 from outlast.components.files import is_encoding, is_mark
-from outlast.components.steps.config import Config, PathInside, Rows, Unfit, known_ending
+from outlast.components.steps.config import Config, MinRows, PathInside, Rows, Unfit, known_ending
 
 _Format = Annotated[
     Literal["jsonl", "csv", "tsv", "parquet"] | None, Field(description="the format; by the ending if left out")
@@ -81,6 +81,7 @@ class WriterConfig(Config):
 
     path: Annotated[PathInside, Field(description="the file, under the project's root; one that is there is replaced")]
     rows: Rows
+    min_rows: MinRows = 0
     format: _Format = None
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from outlast.components.describing import Component, Family
 from outlast.components.reaching import reach_postgres
-from outlast.components.steps.config import Config, Connection, Identifier, Rows, Unfit
+from outlast.components.steps.config import Config, Connection, Identifier, MinRows, Rows, Unfit
 from outlast.components.steps.queries import checked, places_in_quotes
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ class WriterConfig(Config):
         list[Identifier] | None,
         Field(min_length=1, description="the columns that are written; all of the rows if left out"),
     ] = None
+    min_rows: MinRows = 0
     batch_rows: Annotated[int, Field(ge=1, le=1_000_000, description="rows that are sent at a time")] = 10_000
     schema_: Annotated[Identifier | None, Field(alias="schema", description="in place of that of the connection")] = (
         None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components.running import called
 from outlast.errors import PermanentFailure
+from outlast.kernel.wording import counted
 from outlast.verdicts import mark_begun
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ def listed(rows: Any) -> list[Any]:
     if not isinstance(rows, list):
         raise invalid(f"expected rows to be a list, got: a value of type {type(rows).__name__}")
     return rows
+
+
+def enough(rows: Sequence[Any], least: int, what: str) -> None:
+    """Refuse to write fewer rows than the config asks for, before anything is replaced."""
+    if len(rows) < least:
+        message = f"expected at least {counted(least, 'row')} for {what}, because min_rows is {least}, got: {len(rows):,}. Nothing was written"
+        raise invalid(message)
 
 
 def row_at(number: int, row: Any) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from outlast.components.csvs import TABLES
 from outlast.components.files import PARQUET
 from outlast.components.lines import flush_folder
 from outlast.components.reading import Unreadable
-from outlast.components.steps.doing import keep, listed
+from outlast.components.steps.doing import enough, keep, listed
 from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     reads the file sees the old one or the new one.
     """
     rows = listed(config.rows)
+    enough(rows, config.min_rows, f"the file {config.path}")
     target = Path(os.path.realpath(context.path(config.path)))  # a link stays one
     if target.exists() and not target.is_file():
         got = "a folder" if target.is_dir() else "a device or the like"

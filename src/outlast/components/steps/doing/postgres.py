@@ -17,10 +17,12 @@ from outlast.components.deadline import Late
 from outlast.components.reaching import conninfo, failure
 from outlast.components.reading import missing
 from outlast.components.sql import said
-from outlast.components.steps.doing import columns_of, invalid, listed, names_of, row_at
+from outlast.components.steps.doing import columns_of, enough, invalid, listed, names_of, row_at
 from outlast.components.steps.doing.jsons import document
 from outlast.components.tables import cell_for, kind_of_column
 from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure
+from outlast.kernel.log import warn
+from outlast.kernel.wording import counted
 from outlast.verdicts import classify
 
 try:
@@ -239,17 +241,25 @@ class _Column:
 def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     """All rows in one transaction, or none of them."""
     rows = [row_at(number, row) for number, row in enumerate(listed(config.rows), 1)]
+    enough(rows, config.min_rows, f"the table {config.table}")
     columns = columns_of(rows, config.columns, config.key)
     known = [config.table, config.schema_ or "", *columns]
     with _connected(context, config, "begin isolation level read committed", known) as connection:
         schema, taking = _looked_at(connection, config, context, columns)
         table = sql.Identifier(schema, config.table)
+        deleted = 0
         if config.mode == "replace":
-            _empty(connection, config, table)
+            deleted = _empty(connection, config, table)
         if rows:
             (_upsert if config.mode == "upsert" else _copy)(connection, config, rows, taking, table)
         if config.mode == "replace":
             _check_whole(connection, config, table, len(rows))
+    if deleted > 0 and not rows:
+        warn(
+            "postgres.writer has replaced %s of the table %s with none. To refuse that, set min_rows: 1.",
+            counted(deleted, "row"),
+            config.table,
+        )
     return {"count": len(rows), "table": f"{schema}.{config.table}"}
 
 
@@ -318,8 +328,9 @@ def _unlocked(config: WriterConfig, got: str) -> PermanentFailure:
     )
 
 
-def _empty(connection: psycopg.Connection[Any], config: WriterConfig, table: sql.Identifier) -> None:
-    connection.execute(sql.SQL("delete from {}").format(table))
+def _empty(connection: psycopg.Connection[Any], config: WriterConfig, table: sql.Identifier) -> int:
+    """Delete all rows; how many there were."""
+    deleted = connection.execute(sql.SQL("delete from {}").format(table)).rowcount
     left: Any = connection.execute(sql.SQL("select exists (select from {})").format(table)).fetchone()
     if left[0]:
         message = (
@@ -327,6 +338,7 @@ def _empty(connection: psycopg.Connection[Any], config: WriterConfig, table: sql
             "a trigger or a rule of the table keeps them: change it, or write mode: upsert"
         )
         raise PermanentFailure(message, error_class="data_error")
+    return deleted
 
 
 def _check_whole(connection: psycopg.Connection[Any], config: WriterConfig, table: sql.Identifier, sent: int) -> None:
