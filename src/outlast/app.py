@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from outlast.kernel.redact import remember_variable
+from outlast.pipeline.breakers import report_breakers_to
 from outlast.pipeline.home import Home
 from outlast.settings.checks import Check, Shown
 from outlast.settings.secret import Secret
@@ -92,6 +93,8 @@ class App(Home):
             dead_letter_threshold=dead_letter_threshold,
             names_store=store is not None or bool(os.environ.get("OUTLAST_STORE")),
         )
+        if self.names_store:
+            report_breakers_to(self)
         self.secrets = tuple(secrets)
         for secret in self.secrets:
             remember_variable(secret.variable)  # one that is not set yet is looked up whenever something goes out
