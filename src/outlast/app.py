@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from outlast.kernel.redact import remember_variable
+from outlast.pipeline.breakers import report_breakers_to
 from outlast.pipeline.home import Home, address_there, home_there
 from outlast.settings.checks import Check, Shown
 from outlast.settings.secret import Secret
@@ -93,6 +94,8 @@ class App(Home):
             dead_letter_threshold=dead_letter_threshold,
             names_store=store is not None or bool(os.environ.get("OUTLAST_STORE")),
         )
+        if self.names_store:
+            report_breakers_to(self)
         self.secrets = tuple(secrets)
         self._options = {"codec": seal, "retention_days": days, "dead_letter_threshold": dead_letter_threshold}
         for secret in self.secrets:

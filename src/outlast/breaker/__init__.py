@@ -50,6 +50,7 @@ from outlast.kernel.redact import sanitise
 from outlast.observe import emit, listening, stands
 from outlast.settings.callables import PLAIN, awaitable, dress, is_async, name_of, rewrapped
 from outlast.settings.checks import Check
+from outlast.sharing import named
 from outlast.sharing.named import Named
 from outlast.verdicts import classify
 
@@ -422,6 +423,8 @@ class CircuitBreaker(Named):
         )
 
     def _tell(self, kind: str, circuit: Circuit, reason: str, *, learnt: bool = False) -> None:
+        if named.report_change is not None and not self.shared:
+            named.report_change(self)
         if not listening():
             return
         from outlast.observe import events

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from contextvars import ContextVar
 
+from outlast import observe
 from outlast.calls.ending import note
 from outlast.deciding import LONG_AGO, REASONS, after_failure
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError, nearest
@@ -29,7 +30,7 @@ from outlast.verdicts import classify, plans, refusal, surely_undone
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any, NoReturn, Protocol, Self, TypeAlias
+    from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias
 
     from outlast.breaker import CircuitBreaker
     from outlast.breaker.circuit import Circuit, Ticket
@@ -700,6 +701,8 @@ class Call:
                 from outlast.observe.events import StepSuccess
 
                 emit(StepSuccess(**self.who(), tier=self.tier))
+        if observe.counting:
+            self._finished("succeeded")
         return None
 
     def _is_unwanted(self, result: object) -> bool:
@@ -727,6 +730,8 @@ class Call:
         if listening():
             self.heard = True
             self._tell_result(result, answer)
+        if again is None and observe.counting:
+            self._finished("unwanted")
         return again
 
     def interrupted(self, error: BaseException) -> None:
@@ -878,6 +883,16 @@ class Call:
         )
         notes = [old for old in raised.notes(error) if inner is None or old != inner.note]
         raised.fields(error).update({"__notes__": [*notes, mark.note], _MARK: mark})
+        if observe.counting:
+            self._finished("failed")
+
+    def _finished(self, outcome: Literal["succeeded", "failed", "unwanted"]) -> None:
+        """Emit how a call ended, while calls are counted. Items and jobs have events of their own."""
+        if type(self) is Call and listening():
+            from outlast.observe.events import CallFinished
+
+            who = {name: value for name, value in self.who().items() if name not in {"attempt", "max_attempts"}}
+            emit(CallFinished(**who, outcome=outcome, attempts=self.number, duration=self.elapsed))
 
     @property
     def policy(self) -> RetryPolicy:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 runs = typer.Typer(name="runs", help="Runs on record: their state, their items, every attempt.", no_args_is_help=True)
 breaker = typer.Typer(
     name="breaker",
-    help="Circuit breakers that processes share, and those of runs that are under way.",
+    help="Circuit breakers: shared ones, those of processes and those of runs.",
     no_args_is_help=True,
 )
 
@@ -560,11 +560,11 @@ def _asked(run: RunRecord, asked: bool, owner: str | None, request: str, *, as_j
 @breaker.command("list")
 def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
     """
-    List the circuits that processes share, and the breakers of runs that `outlast run` has started, as they were last
-    seen.
+    List shared circuits, open breakers of every process that has this store, and those of `outlast run` as last seen.
     """
     with opened(store, app) as views:
         found = views.breakers()
+    of_processes = any("process" in one for one in found)
     print_found(
         found,
         dict,
@@ -575,11 +575,16 @@ def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJso
             one.get("failure_count"),
             one.get("wanted") or "",
             one["changed_at"],
+            *((one.get("process", ""),) if of_processes else ()),
             one.get("reason") or "",
         ),
         as_json=as_json,
         none="No breakers.",
-        headings=("breaker", "shared", "state", "failures in a row", "wanted", "changed", "reason"),
+        headings=(
+            *("breaker", "shared", "state", "failures in a row", "wanted", "changed"),
+            *(("process",) if of_processes else ()),
+            "reason",
+        ),
         fold="reason",
         drop=("changed",),
     )
@@ -610,7 +615,13 @@ def _request(name: str, what: str, reason: str, store: str | None, app: str | No
     with opened(store, app) as views:
         shared, watched = views.steer(name, what, reason)
         if not shared and not watched:
-            known = [other["name"] for other in views.breakers()]
+            found = views.breakers()
+            if where := [other["process"] for other in found if other["name"] == name]:
+                refuse(
+                    f"The breaker {name!r} belongs to one process ({', '.join(where)}), which cannot be reached from here. "
+                    "Make it with shared=True to isolate and reset it in all processes."
+                )
+            known = [other["name"] for other in found]
             refuse(
                 f"There is no breaker {name!r}.{nearest(name, known)} Those there are: {', '.join(known) or 'none'}."
             )
@@ -637,6 +648,7 @@ def _request(name: str, what: str, reason: str, store: str | None, app: str | No
 _STORED = (
     *("run_started", "run_finished", "run_paused", "lease_lost", "run_command"),
     *("compensation_triggered", "compensation_completed", "compensation_failed", "idempotency_hit"),
+    "alert_acknowledged",
 )
 _ROWS = {
     "step": "attempts are rows of their own: outlast runs attempts RUN",

@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,6 +157,17 @@ class Directory:
             except (OSError, ValueError) as broken:
                 problems.append(str(broken))
         return sorted(entries, key=lambda entry: (_instant(entry.timestamp), entry.id), reverse=True), problems
+
+    def created_us(self) -> list[int]:
+        """When the entries were created, the oldest first; of one whose timestamp is no time, when its file was changed."""
+        found: list[int] = []
+        for entry in self.entries()[0]:
+            at, path = _instant(entry.timestamp), self.path(entry.id)
+            if at <= 0 and path is not None:
+                with suppress(OSError):  # replayed or removed meanwhile
+                    at = path.stat().st_mtime
+            found.append(max(0, round(at * 1e6)) if at > 0 else 0)
+        return sorted(found)
 
 
 _claiming = threading.Lock()

@@ -239,6 +239,29 @@ class CallRejected(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallFinished(Event):
+    """
+    A call of a guard has ended, while `count_calls` is on: `outcome` is ``succeeded``, ``failed``, or ``unwanted`` for a result
+    that `retry_if` still did not want at the end. `duration` is that of the whole call in seconds, with its waits.
+    """
+
+    level: ClassVar[str] = "debug"
+
+    step_id: str
+    job_id: str | None = None
+    job_kind: str | None = None
+    item_id: str | None = None
+    outcome: str
+    attempts: int
+    duration: float
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        attempts = f"{self.attempts} attempt{'' if self.attempts == 1 else 's'}"
+        return f"{self.step_id}: {self.outcome} after {self.duration:.3g} s and {attempts}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class HookFailed(Event):
     """
     A hook that watches events has failed with an error of this type; what it watched went on. Told to the other hooks.

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: The error class of output that is not what was agreed. A `validation_error` or a `JSONDecodeError` does not tell output
-#: from input, so neither counts.
+#: The error class of output that is not what was agreed.
 SCHEMA_CLASS = "invalid_output"
 
 
 class JobTally(NamedTuple):
     """
-    Jobs of one kind and queue that have ended in one way: how many they are, how many of them were tried again, how
-    many attempts all of them took, and how long all of them took from their enqueueing to their end, in microseconds.
-    `artifacts` are what was kept by jobs of the kind, in whatever state.
+    Jobs of one kind and queue that have ended in one way: how many they are, how many of them were retried, how many attempts
+    all of them took, and how long, in microseconds, from when they were due to their end (`waited_us`). Of that, `backoff_us`
+    were delays before a retry and `queued_us` waits for a worker. `delayed_us` is how long they were asked to wait, which is
+    no part of it. `schema` is how many of them failed on the output of a model. `artifacts` are what was kept by jobs of the
+    kind, in whatever state.
     """
 
     kind: str
@@ -32,6 +33,10 @@ class JobTally(NamedTuple):
     attempts: int = 0
     waited_us: int = 0
     artifacts: int = 0
+    delayed_us: int = 0
+    backoff_us: int = 0
+    queued_us: int = 0
+    schema: int = 0
 
 
 class QueueBacklog(NamedTuple):
@@ -60,11 +65,16 @@ class JobFigures:
     `ended` = `succeeded` + `failed`; jobs that were `cancelled` are in no other figure but `artifacts`. An attempt counts
     if it succeeded, failed, ran out of time or crashed; one that was given back or snoozed does not.
 
-    - `retry_rate`: of those that ended, the share that took more than one attempt.
+    - `retry_rate`: of those that ended, the share that took more than one attempt. A requeue by hand is no retry: the
+      attempts before it do not count.
     - `failure_rate`: of those that ended, the share that failed for good.
-    - `mean_time_to_success`: seconds from enqueueing to success, on average of those that succeeded.
-    - `schema_failure_share`: of those that failed, the share whose last error was of the class ``invalid_output``: output,
-      of a model mostly, that is no JSON or does not fit its schema. Bad input is none of them.
+    - `mean_time_to_success`: seconds from when a job was first due to its success, on average of those that succeeded. A delay
+      that was asked for is not in it. After a requeue by hand it counts from that.
+    - `mean_delay`, `mean_backoff`, `mean_wait`: on average of the same jobs, the seconds that were asked for before they were
+      due or by a `Snooze`, and, as parts of `mean_time_to_success`, the delays before a retry and the waits for a worker.
+    - `schema_failure_share`: of those that failed, the share that failed on the output of a model. Their last error has the
+      class ``invalid_output``; or it is a failed validation (``validation_error``, or JSON that cannot be read), and the same
+      attempt has kept an artifact, or a step `llm.caller` of the flow has succeeded.
     - `retry_amplification`: attempts for each job that ended.
     - `artifacts`: how many `current().keep` has kept within the window, whatever became of the job.
 
@@ -83,6 +93,9 @@ class JobFigures:
     schema_failure_share: float | None = None
     retry_amplification: float | None = None
     artifacts: int = 0
+    mean_delay: float | None = None
+    mean_backoff: float | None = None
+    mean_wait: float | None = None
 
     @property
     def ended(self) -> int:
@@ -117,9 +130,12 @@ def _figures(tallies: list[JobTally], kind: str | None, queue: str | None) -> Jo
         retry_rate=_share(sum(one.retried for one in ended), jobs),
         failure_rate=_share(failures, jobs),
         mean_time_to_success=_share(sum(one.waited_us for one in succeeded) / 1e6, successes),
-        schema_failure_share=_share(_sum(one for one in failed if one.error_class == SCHEMA_CLASS), failures),
+        schema_failure_share=_share(sum(one.schema for one in failed), failures),
         retry_amplification=_share(attempts, jobs),
         artifacts=sum(one.artifacts for one in tallies),
+        mean_delay=_share(sum(one.delayed_us for one in succeeded) / 1e6, successes),
+        mean_backoff=_share(sum(one.backoff_us for one in succeeded) / 1e6, successes),
+        mean_wait=_share(sum(one.queued_us for one in succeeded) / 1e6, successes),
     )
 
 

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from outlast.observe import events as told
 from outlast.observe import subscribe, watch
+from outlast.kernel.redact import in_json
 from outlast.observe.figures import QueueBacklog, figures_of
 
 if TYPE_CHECKING:
@@ -84,6 +85,16 @@ REJECTED = Metric(
     "outlast_calls_rejected_total",
     ("by", "which", "step_name"),
     "Calls that a breaker or a limit turned away, so that nothing was called.",
+)
+CALLS = Metric(
+    "outlast_calls_total",
+    ("outcome", "step_name"),
+    "Calls of guards by outcome (succeeded, failed, unwanted), while `outlast.observe.count_calls` is on.",
+)
+CALL_SECONDS = Metric(
+    "outlast_call_seconds_total",
+    ("outcome", "step_name"),
+    "Seconds that calls of guards took, with their waits, added up, while `outlast.observe.count_calls` is on.",
 )
 HOOKS = Metric(
     "outlast_hook_failures_total",
@@ -156,7 +167,7 @@ JOBS = Metric(
 JOB_SECONDS = Metric(
     "outlast_job_success_seconds_total",
     ("kind",),
-    "Seconds from the enqueueing of jobs to their success, added up; divided by the jobs that succeeded it is the mean time to success.",
+    "Seconds from the enqueueing of jobs to their success, added up, with every delay that was asked for.",
 )
 JOBS_ENDED = Metric(
     "outlast_jobs_ended",
@@ -182,14 +193,35 @@ JOB_FAILURE_RATE = Metric(
 JOB_MEAN_SUCCESS = Metric(
     "outlast_job_success_seconds_mean",
     ("app", "kind", "queue"),
-    "Seconds from enqueueing to success, on average of the jobs that succeeded within the last hour.",
+    "Seconds from when a job was first due to its success, on average of the jobs that succeeded within the last hour. A delay that was asked for is not in it.",
+    "gauge",
+    asked=True,
+)
+JOB_MEAN_DELAY = Metric(
+    "outlast_job_delay_seconds_mean",
+    ("app", "kind", "queue"),
+    "Seconds that jobs were asked to wait, when they were enqueued or by a `Snooze`, on average of the jobs that succeeded within the last hour.",
+    "gauge",
+    asked=True,
+)
+JOB_MEAN_BACKOFF = Metric(
+    "outlast_job_backoff_seconds_mean",
+    ("app", "kind", "queue"),
+    "Seconds of delay before retries, on average of the jobs that succeeded within the last hour.",
+    "gauge",
+    asked=True,
+)
+JOB_MEAN_WAIT = Metric(
+    "outlast_job_wait_seconds_mean",
+    ("app", "kind", "queue"),
+    "Seconds that due jobs waited for a worker, on average of the jobs that succeeded within the last hour.",
     "gauge",
     asked=True,
 )
 JOB_SCHEMA_SHARE = Metric(
     "outlast_job_schema_failure_share",
     ("app", "kind", "queue"),
-    "Of the jobs that failed for good within the last hour, the share whose last error was `invalid_output`: output that is no JSON or does not fit its schema.",
+    "Of the jobs that failed within the last hour, the share that failed on the output of a model: `invalid_output`, or a failed validation of an attempt that has kept an artifact or of a step after an `llm.caller`.",
     "gauge",
     asked=True,
 )
@@ -290,6 +322,19 @@ RECORDED: Final = (
         f"Dead letters by status: open, replaying, resolved, archived. {GOES_DOWN}",
         "gauge",
     ),
+    Metric(
+        "pipeline_database_retry_rate",
+        ("app", "pipeline", "step_name"),
+        "Of the operations of a step in the last hour, the share that required a retry for a database error. Only of steps that had such a "
+        "retry. A kind of jobs has no pipeline.",
+        "gauge",
+    ),
+    Metric(
+        "pipeline_network_exhausted",
+        ("app",),
+        "Times in the last hour that steps gave up on network errors.",
+        "gauge",
+    ),
 )
 
 _REACHED: dict[type[Event], str] = {
@@ -358,6 +403,9 @@ class Samples:
                 yield self._one(FALLBACKS, event.error_class, event.step_id)
             case told.CallRejected():
                 yield self._one(REJECTED, event.by, event.which, event.step_id or "")
+            case told.CallFinished():
+                yield self._one(CALLS, event.outcome, event.step_id)
+                yield self._one(CALL_SECONDS, event.outcome, event.step_id, value=event.duration)
             case told.HookFailed():
                 yield self._one(HOOKS, event.hook)
             case told.Throttled():
@@ -442,6 +490,9 @@ class Samples:
                 (JOB_RETRY_RATE, figures.retry_rate),
                 (JOB_FAILURE_RATE, figures.failure_rate),
                 (JOB_MEAN_SUCCESS, figures.mean_time_to_success),
+                (JOB_MEAN_DELAY, figures.mean_delay),
+                (JOB_MEAN_BACKOFF, figures.mean_backoff),
+                (JOB_MEAN_WAIT, figures.mean_wait),
                 (JOB_SCHEMA_SHARE, figures.schema_failure_share),
                 (JOB_AMPLIFICATION, figures.retry_amplification),
                 (JOB_ARTIFACTS, figures.artifacts),
@@ -509,8 +560,10 @@ class Samples:
                 return seen[value]
             if len(seen) >= MOST:
                 return OTHER
-            # What cannot be encoded would spoil the whole page that it stands on.
-            seen[value] = value.encode(errors="replace").decode()
+            # A name may come from an imported dead letter: what a terminal obeys and what is unseen is spelt as an escape. Line
+            # feeds stay, for which the format has its own, and what cannot be encoded would spoil the whole page.
+            text = value.encode(errors="replace").decode()
+            seen[value] = in_json(text).replace("\r", "\\r").replace("\t", "\\t")
             return seen[value]
 
 

@@ -20,6 +20,7 @@ from outlast.kernel.clock import REAL, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.observe.metrics import count_at
+from outlast.pipeline.breakers import report_breakers_to
 from outlast.sharing.contact import Unreachable
 from outlast.store import StoreError, open_store, retention
 from outlast.store.address import Address
@@ -119,6 +120,7 @@ class Home:
             store = open_store(address, app=self.name)
             self._store = (address, store)
         count_at(self.commons)
+        report_breakers_to(self)
         self._apply_retention(store, here.get().clock.now())
         return store
 
@@ -183,6 +185,11 @@ class Home:
             if self._commons is None or self._commons != place:
                 self._commons = place
             return self._commons
+
+    @property
+    def place(self) -> HomeCommons:
+        """The same as `commons`, without waiting for a store that another thread is opening."""
+        return HomeCommons(self.name, self._address())
 
     @property
     def dead_letters(self) -> DeadLetters:

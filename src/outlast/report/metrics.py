@@ -17,6 +17,7 @@ from outlast.observe.metrics import (
     RETRIES,
     STATE,
     SUCCESSES,
+    WINDOW,
     Samples,
 )
 from outlast.store.records import JOB_STATES
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.troubles import OnRecord
 
-_RUNS, _ITEMS, _STEPS, _JOBS, _UNDOING, _LETTERS = RECORDED
+_RUNS, _ITEMS, _STEPS, _JOBS, _UNDOING, _LETTERS, _DATABASE_RETRY_RATE, _NETWORK_EXHAUSTED = RECORDED
 #: What the command exposes, in this order.
 EXPOSED = (
     RETRIES._replace(
@@ -95,6 +96,11 @@ def samples_of(store: Store, views: Views) -> Iterator[Sample]:
         yield samples.one(_UNDOING, app, state, value=count)
     for stat in store.stats():
         yield samples.one(_LETTERS, app, stat.pipeline, stat.status, value=stat.count)
+    window_us = round(WINDOW * 1e6)
+    for rate in store.step_rates("database", window_us):
+        yield samples.one(_DATABASE_RETRY_RATE, app, *rate.step, value=rate.retried / max(1, rate.operations))
+    exhausted = sum(one.times for one in store.given_up("network", window_us))
+    yield samples.one(_NETWORK_EXHAUSTED, app, value=exhausted)
     letters = False
     for sample in samples.asked([_Asked(store)]):
         letters = letters or sample.metric is OPEN_LETTERS

@@ -272,22 +272,58 @@ class Views:
 
     def breakers(self) -> list[dict[str, Any]]:
         """
-        The circuits that processes share, and the breakers of runs that a command has started, as they were last seen.
+        The circuits that processes share; the breakers of runs that a command has started, as they were last seen; and the
+        breakers that are not closed of every process that has this store, each with its `process`.
         """
+        processes = list(self._process_breakers())
         watched = self._store.states("watched_breaker")
-        return [_circuit(state) for state in self._store.states("breaker")] + [
-            {"name": state.name, "shared": False, "changed_at": state.changed_at} | dict(state.data)
-            for state in watched
+        own = {one["name"] for one in processes}
+        return [
+            *(_circuit(state) for state in self._store.states("breaker")),
+            *(
+                {"name": state.name, "shared": False, "changed_at": state.changed_at} | dict(state.data)
+                for state in watched
+                if state.name not in own
+            ),
+            *processes,
         ]
+
+    def _process_breakers(self) -> Iterator[dict[str, Any]]:
+        from outlast.pipeline.breakers import KIND, reported
+
+        for who, name, changed, one in sorted(reported(*self._store.look(KIND, "all")), key=lambda row: row[:2]):
+            yield {
+                "name": name,
+                "shared": False,
+                "changed_at": from_us(round(changed * 1e6)),
+                "state": one["state"],
+                "failure_count": one["failure_count"],
+                "wanted": None,
+                "reason": one["reason"],
+                "opened_at": None if one["opened_at"] is None else from_us(round(one["opened_at"] * 1e6)),
+                "retry_at": None,
+                "process": process_of(who),
+            }
 
     def breakers_now(self) -> list[dict[str, Any]]:
         """
-        The breakers whose state is known: one of a run that shares none is as it was last seen, and if no run goes on,
-        nobody knows.
+        The breakers whose state is known, each name once. One that several processes have is open if it is open in one of
+        them; `processes` are those. A breaker of a run that shares none is as it was last seen; if no run is in progress, its
+        state is unknown.
         """
         known = self.breakers()
-        unknown = any(not one["shared"] for one in known) and not self.under_way()
-        return [one for one in known if one["shared"] or not unknown]
+        unknown = any(not one["shared"] and "process" not in one for one in known) and not self.under_way()
+        found: dict[str, dict[str, Any]] = {}
+        for one in known:
+            if not one["shared"] and "process" not in one and unknown:
+                continue
+            before = found.get(one["name"])
+            if before is None or (one["state"] == "open" and before["state"] != "open"):
+                found[one["name"]] = one | ({"processes": [one["process"]]} if "process" in one else {})
+            elif one["state"] == before["state"] and "processes" in before and "process" in one:
+                first = min(before["opened_at"] or one["opened_at"], one["opened_at"] or before["opened_at"])
+                found[one["name"]] = before | {"opened_at": first, "processes": [*before["processes"], one["process"]]}
+        return list(found.values())
 
     def steer(self, name: str, request: str, reason: str) -> tuple[bool, bool]:
         """

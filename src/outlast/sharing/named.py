@@ -21,7 +21,7 @@ from outlast.kernel.clock import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, ClassVar, Self
 
     from outlast.sharing.contact import Commons, Contact
@@ -161,6 +161,9 @@ class Named:
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return self  # a copy of a guard protects the same dependency
 
+
+#: Called with a breaker that is not shared when its circuit has changed; None as long as this process has no store.
+report_change: Callable[[Named], None] | None = None
 
 _all: weakref.WeakSet[Named] = weakref.WeakSet()
 _by_name: weakref.WeakValueDictionary[tuple[str, str], Named] = weakref.WeakValueDictionary()

@@ -66,9 +66,9 @@ if TYPE_CHECKING:
 ParamStyle: TypeAlias = Literal["qmark", "format", "numeric_dollar"]
 MOST_BYTES = 2**20  # of a payload or a result
 QUIET = 0.02  # seconds after a notification in which this process sends no other
-_NEW = "app, queue, kind, version, state, priority, due, payload, unique_key, enqueued"
+_NEW = "app, queue, kind, version, state, priority, due, payload, unique_key, enqueued, first_due"
 _PAYLOAD = _NEW.split(", ").index("payload")
-_TYPES = "text text text integer text integer bigint bytea text bigint".split()
+_TYPES = "text text text integer text integer bigint bytea text bigint bigint".split()
 _HELD = "unique_key is not null and state in ('ready', 'waiting', 'alone', 'held', 'processing', 'succeeded')"
 _ROW = (
     "id, queue, kind, version, state, priority, due, payload, unique_key, enqueued, token, worker, claimed, began, attempts, made, crashes, "
@@ -144,12 +144,12 @@ class Jobs(Finishing):
         database, now = self._database, time.monotonic()
         tells = now - self._notified >= QUIET and job.delay_us <= 0
         # The instant is put into the row by the statement itself: the others are as ever.
-        app, queue, kind, version, state, priority, delay_us, payload, _, _ = _values(self.app, job, 0)
+        app, queue, kind, version, state, priority, delay_us, payload, _, _, _ = _values(self.app, job, 0)
         self._notified = now if tells else self._notified
         row = database.put(
-            f"insert into outlast_jobs ({_NEW}) select ?, ?, ?, ?, ?, ?, instant + ?, ?, null, instant "
+            f"insert into outlast_jobs ({_NEW}) select ?, ?, ?, ?, ?, ?, instant + ?, ?, null, instant, instant + ? "
             f"from (select {database.now} + ? as instant) clock returning id",
-            *(app, queue, kind, version, state, priority, delay_us, payload, ahead_us),
+            *(app, queue, kind, version, state, priority, delay_us, payload, delay_us, ahead_us),
             tell=self.app if tells else None,
         )
         return [Enqueued(row[0], new=True)]
@@ -598,10 +598,10 @@ class Jobs(Finishing):
                 raise StoreRefused(message, error_class="data_error")
             try:
                 tx.execute(
-                    f"update outlast_jobs set state = '{to}', token = token + {int(worker is None)}, due = ?, attempts = 0, crashes = 0, began = null, "
+                    f"update outlast_jobs set state = '{to}', token = token + {int(worker is None)}, due = ?, first_due = ?, attempts = 0, crashes = 0, began = null, "
                     "previous = null, snoozed = null, wanted = null, ended = null, error = null, error_type = null, error_class = null, "
                     f"stop_reason = null where id = ? and state in {turns.sources(to, ('failed', 'cancelled'))}",
-                    *(now, id),
+                    *(now, now, id),
                 )
             except database.driver_error as error:
                 if not database.taken(error):
@@ -927,7 +927,7 @@ def _values(app: str, job: NewJob, now: int) -> tuple[Any, ...]:
     state = "waiting" if job.delay_us > 0 else "ready"
     due = now + max(0, job.delay_us)
     queue, kind = storable(job.queue), storable(job.kind)
-    return (app, queue, kind, job.version, state, job.priority, due, job.payload, key, now)
+    return (app, queue, kind, job.version, state, job.priority, due, job.payload, key, now, due)
 
 
 def _job(row: Any) -> JobRow:

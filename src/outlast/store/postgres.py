@@ -59,7 +59,7 @@ _DEFAULTS = {
 # How each column travels in a binary COPY; every other one is text.
 _TYPES = {
     **dict.fromkeys(
-        "run seq started took delay at first_failed last_attempt created moved due enqueued job token next_run".split(),
+        "run seq started took delay at first_failed last_attempt created moved due first_due enqueued job token next_run".split(),
         "int8",
     ),
     **dict.fromkeys("pass number attempts replays priority".split(), "int4"),

@@ -32,8 +32,9 @@ ItemStatus: TypeAlias = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
 LetterKind = Literal["item", "job", "step", "compensation"]
-#: What processes share, the breakers of a run that shares none, as they were last seen, and what webhooks were told.
-StateKind = Literal["breaker", "limit", "budget", "watched_breaker", "pool", "alerts"]
+#: What processes share, the breakers of a run that shares none, as they were last seen, the open breakers of processes that
+#: share none, and what webhooks were told.
+StateKind = Literal["breaker", "limit", "budget", "watched_breaker", "process_breakers", "pool", "alerts"]
 Prunable = Literal["runs", "dead_letters", "events", "jobs", "failed_jobs"]
 #: `ready` may be claimed, `waiting` is due later; `alone` has crashed two workers and is claimed by one that has nothing
 #: else; `held` is to be done again, but the code of its last attempt still runs. One that has `failed` or is `cancelled`

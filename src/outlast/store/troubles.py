@@ -20,7 +20,7 @@ from outlast.store.records import OF_FLOW
 from outlast.verdicts.rules import ERROR_CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from outlast.store.database import Database, Transaction
 
@@ -31,6 +31,8 @@ GAVE_UP = tuple(
     reason for reason, meaning in REASONS.items() if meaning.retriable and reason not in {"shutdown", "cancelled"}
 )
 _GAVE_UP = ", ".join(f"'{reason}'" for reason in GAVE_UP)
+APART_US = 86_400_000_000  # how far apart the ends of a run and of its job may be
+MOST_RUNS = 10_000  # runs that an alert counts
 _TROUBLE = "('failed', 'timeout', 'crashed')"
 _COUNTED = "('succeeded', 'failed', 'timeout', 'crashed')"
 # Items that no stage has seen.
@@ -92,6 +94,52 @@ class StuckJobs(NamedTuple):
 
 class NotUndone(NamedTuple):
     """What a pipeline's flows could not undo, and nobody has seen to."""
+
+    pipeline: str
+    times: int
+    first_us: int
+    last_us: int = 0
+
+
+class EndedRun(NamedTuple):
+    """
+    A run or a flow that ended without completing, or was interrupted, and needs attention. `job` is the job that a flow runs as.
+    """
+
+    id: str
+    kind: str
+    pipeline: str
+    run_key: str
+    status: str
+    why: str
+    ended_us: int
+    job: int | None = None
+
+
+class FailedJobs(NamedTuple):
+    """Jobs of one kind that failed and were not handled since: how many, from when to when, and the newest of them."""
+
+    kind: str
+    queue: str
+    times: int
+    first_us: int
+    last_us: int
+    job: int
+    error: str
+    error_type: str
+    error_class: str
+
+
+class IdleQueue(NamedTuple):
+    """A queue with due jobs that no live worker serves."""
+
+    queue: str
+    due: int
+    oldest_us: int
+
+
+class OldLetters(NamedTuple):
+    """Open dead letters of one pipeline or kind that are older than a limit."""
 
     pipeline: str
     times: int
@@ -283,22 +331,165 @@ class Troubles:
             found[queue] = found.get(queue, StuckJobs(queue))._replace(undo=int(count), undo_us=int(since))
         return [found[queue] for queue in sorted(found)]
 
-    def not_undone(self) -> list[NotUndone]:
-        """Compensations that failed, whose dead letters nobody has resolved or put away, by pipeline."""
-        rows = self._database.rows(
-            "select pipeline, count(*), min(created) from outlast_dead_letters where app = ? "
-            "and status in ('open', 'replaying') and kind = 'compensation' group by pipeline order by pipeline",
-            self.app,
+    def not_undone(self, since_us: int = 0, acknowledged: Mapping[str, int] | None = None) -> list[NotUndone]:
+        """
+        Failed compensations by pipeline whose dead letters are neither resolved nor archived. Of a pipeline that was
+        acknowledged, those that failed later.
+        """
+        sql = (
+            "select pipeline, count(*), min(created), max(created) from outlast_dead_letters where app = ? "
+            "and status in ('open', 'replaying') and kind = 'compensation' and created > ? {} group by pipeline order by pipeline"
         )
-        return [NotUndone(pipeline, int(count), int(first)) for pipeline, count, first in rows]
+        with self._database.snapshot() as tx:
+            rows = self._but_acknowledged(tx, sql, "pipeline", since_us, acknowledged or {})
+        return [NotUndone(pipeline, *map(int, numbers)) for pipeline, *numbers in rows]
 
-    def open_letter_beyond(self, most: int) -> int | None:
-        """When the first letter was made that is open beyond so many; None if no more are open."""
+    def _but_acknowledged(
+        self, tx: Transaction, sql: str, column: str, since_us: int, acknowledged: Mapping[str, int]
+    ) -> list[Any]:
+        """The rows of a grouped query since an instant; of the groups that were acknowledged, since that was."""
+        rows = tx.rows(
+            sql.format(f"and not ({column} {self._database.among})"),
+            *(self.app, since_us, self._database.passed(acknowledged)),
+        )
+        for name, until_us in acknowledged.items():
+            rows = [*rows, *tx.rows(sql.format(f"and {column} = ?"), self.app, max(since_us, until_us), name)]
+        return sorted(rows)
+
+    def ended_runs(self, since_us: int) -> list[EndedRun]:
+        """
+        Runs and flows that failed, are incomplete or were interrupted after that instant, the newest first, at most `MOST_RUNS`.
+
+        Left out: replays, whose dead letters stay with the run that they come from; runs that a step of a flow has made;
+        flows whose job waits for its next attempt or is running; and runs with nothing left to do whose dead letters are
+        all resolved or archived.
+        """
+        letters = "select 1 from outlast_dead_letters l where l.app = r.app and l.run = r.id"
+        handled = (
+            f"exists ({letters}) and not exists ({letters} and l.status in ('open', 'replaying')) and (r.kind = 'flow' or not exists "
+            "(select 1 from outlast_progress p where p.run = r.number "
+            "and (p.exhausted = 0 or p.read > p.succeeded + p.skipped + p.dlq + p.failed)))"
+        )
+        with self._database.snapshot() as tx:
+            rows = tx.rows(
+                "select r.id, r.kind, r.pipeline, r.run_key, r.status, r.why, coalesce(r.finished, r.started), r.identity "
+                "from outlast_runs r where r.app = ? and r.kind <> 'replay' "
+                "and r.status in ('failed', 'partial_success', 'interrupted') and coalesce(r.finished, r.started) > ? "
+                f"and not ({handled}) and not exists (select 1 from outlast_runs f where f.app = r.app and f.kind = 'flow' "
+                "and r.kind <> 'flow' and r.run_key like f.id || '/%') order by 7 desc, r.number desc limit ?",
+                *(self.app, since_us, MOST_RUNS),
+            )
+            found = [EndedRun(*row[:6], int(row[6]), job_of_run(row[1], row[7])) for row in rows]
+            return self._without_live_jobs(tx, found)
+
+    def without_live_jobs(self, runs: Sequence[EndedRun]) -> list[EndedRun]:
+        """Those without a job, and those whose job has ended and was not handled."""
+        with self._database.snapshot() as tx:
+            return self._without_live_jobs(tx, runs)
+
+    def _without_live_jobs(self, tx: Transaction, runs: Sequence[EndedRun]) -> list[EndedRun]:
+        jobs = self._database.passed(run.job for run in runs if run.job is not None)
+        alive = {
+            number
+            for (number,) in tx.rows(
+                "select j.id from outlast_jobs j left join outlast_dead_letters l on l.id = j.letter where j.app = ? "
+                "and (j.state not in ('succeeded', 'failed', 'cancelled') or l.status in ('resolved', 'archived')) "
+                f"and j.id {self._database.among}",
+                *(self.app, jobs),
+            )
+        }
+        return [run for run in runs if run.job not in alive]
+
+    def failed_jobs(self, since_us: int, acknowledged: Mapping[str, int] | None = None) -> list[FailedJobs]:
+        """
+        Jobs that failed after that instant, by kind, with the newest of each. Left out: those whose dead letter is resolved
+        or archived, and flows that have a run, which `ended_runs` reports. Of a kind that was acknowledged, those that
+        failed later.
+        """
+        with self._database.snapshot() as tx:
+            flows = tx.rows(
+                "select kind, identity from outlast_runs where app = ? and kind = 'flow' and status <> 'completed' "
+                "and (finished is null or finished > ?)",
+                *(self.app, since_us - APART_US),
+            )
+            jobs = self._database.passed(sorted({job for row in flows if (job := job_of_run(*row)) is not None}))
+            condition = (
+                "j.app = ? and j.state = 'failed' and j.ended > ? {} and not exists (select 1 from outlast_dead_letters l "
+                "where l.id = j.letter and l.status in ('resolved', 'archived')) and not (j.id " + self._database.among + ")"
+            )
+            sql = (
+                "select j.kind, n.times, n.first, n.last, j.queue, j.id, j.error, j.error_type, j.error_class from outlast_jobs j join "
+                "(select max(j.id) as id, count(*) as times, min(j.ended) as first, max(j.ended) as last from outlast_jobs j "
+                f"where {condition} group by j.kind) n on n.id = j.id order by j.kind"
+            )
+            known = acknowledged or {}
+            among = f"and not (j.kind {self._database.among})"
+            rows = tx.rows(sql.format(among), *(self.app, since_us, self._database.passed(known), jobs))
+            for kind, until_us in known.items():
+                rows = [*rows, *tx.rows(sql.format("and j.kind = ?"), self.app, max(since_us, until_us), kind, jobs)]
+        return [
+            FailedJobs(kind, queue, int(times), int(first), int(last), job, *(text or "" for text in error))
+            for kind, times, first, last, queue, job, *error in sorted(rows, key=lambda row: row[0])
+        ]
+
+    def idle_queues(self, patience_us: int, *, at_us: int | None = None) -> list[IdleQueue]:
+        """Queues with jobs due for longer than that, which are not paused and which no live worker serves."""
+        paused = "select 1 from outlast_queues q where q.app = j.app and q.queue = j.queue and q.paused"
+        late = " union all ".join(
+            f"select queue, due from outlast_jobs j where app = ? and state = '{state}' and due < ? and not exists ({paused})"
+            for state in ("ready", "alone", "waiting")
+        )
+        with self._database.snapshot() as tx:
+            now = self._now(tx, at_us)
+            rows = tx.rows(
+                f"select queue, count(*), min(due) from ({late}) late group by queue order by queue",
+                *(self.app, now - patience_us) * 3,
+            )
+            served = tx.rows(
+                "select w.queues from outlast_leases l left join outlast_workers w on w.app = l.app and w.key = l.key "
+                "where l.app = ? and l.kind = 'worker' and l.owner <> '' and l.until > ?",
+                *(self.app, now),
+            )
+        if any(queues is None for (queues,) in served):  # it serves every queue
+            return []
+        names = {name for (queues,) in served for name in json.loads(queues)}
+        return [IdleQueue(queue, int(due), int(oldest)) for queue, due, oldest in rows if queue not in names]
+
+    def old_letters(
+        self, than_us: int, *, only: str | None = None, but: Iterable[str] = (), at_us: int | None = None
+    ) -> list[OldLetters]:
+        """Open dead letters older than that, by pipeline: of one alone, or of all but some."""
+        which, names = _pipelines(self._database, only, but)
+        with self._database.snapshot() as tx:
+            rows = tx.rows(
+                "select pipeline, count(*), min(created) from outlast_dead_letters where app = ? and status = 'open' "
+                f"and created < ? and {which} group by pipeline order by pipeline",
+                *(self.app, self._now(tx, at_us) - than_us, *names),
+            )
+        return [OldLetters(pipeline, int(count), int(first)) for pipeline, count, first in rows]
+
+    def open_letter_beyond(self, most: int, *, only: str | None = None, but: Iterable[str] = ()) -> int | None:
+        """
+        When the first letter was created that is open beyond so many, of one pipeline alone or of all but some; None if no
+        more are open.
+        """
+        which, names = _pipelines(self._database, only, but)
         row = self._database.row(
-            "select created from outlast_dead_letters where app = ? and status = 'open' order by created, id limit 1 offset ?",
-            *(self.app, most),
+            f"select created from outlast_dead_letters where app = ? and status = 'open' and {which} order by created, id limit 1 offset ?",
+            *(self.app, *names, most),
         )
         return None if row is None else int(row[0])
+
+    def names(self) -> set[str]:
+        """Every pipeline, flow, kind, queue and shared breaker that the store knows."""
+        with self._database.snapshot() as tx:
+            rows = tx.rows(
+                "select pipeline from outlast_runs where app = ? union select kind from outlast_jobs where app = ? "
+                "union select queue from outlast_jobs where app = ? union select kind from outlast_schedules where app = ? "
+                "union select pipeline from outlast_dead_letters where app = ? union select queue from outlast_queues where app = ?",
+                *[self.app] * 6,
+            )
+        return {str(name) for (name,) in rows}
 
     # -- all that is on record -----------------------------------------------------------------------------------------
 
@@ -444,6 +635,22 @@ class Troubles:
 
     def _now(self, tx: Transaction, at_us: int | None) -> int:
         return int(tx.row(f"select {self._database.now}")[0]) if at_us is None else at_us
+
+
+def _pipelines(database: Database, only: str | None, but: Iterable[str]) -> tuple[str, list[Any]]:
+    if only is not None:
+        return "pipeline = ?", [only]
+    return f"not (pipeline {database.among})", [database.passed(but)]
+
+
+def job_of_run(kind: str, identity: str | None) -> int | None:
+    """The job that a flow's run is the work of, as it is stored with the run; None of other runs."""
+    if kind != "flow" or not identity:
+        return None
+    flow = json.loads(identity).get("flow")
+    job = flow.get("job") if isinstance(flow, dict) else None
+    number = job.get("id") if isinstance(job, dict) else None
+    return int(number) if number is not None and str(number).isdecimal() else None
 
 
 def _stage(stages: str, number: int) -> str:
