@@ -390,6 +390,33 @@ def test_jobs_are_requeued_and_cancelled_and_each_says_what_became_of_it(everywh
     assert shell.json(f"jobs requeue {queued}") == [{"id": queued, "done": True, "said": "back in the queue"}]
 
 
+def test_a_reason_is_stored_without_secrets(everywhere):
+    """S0-41: of a cancel, a requeue and an undo, from a shell and in Python; what is stored is masked, not only what is shown."""
+    shell = everywhere
+    id_, _ = one_failed(shell)
+    for command in ("requeue", "cancel"):
+        done = shell(f"jobs {command} {id_} --reason 'typo in password=hunter2hunter2'")
+        assert done.returncode == 0, done.stderr
+    with store_of(shell) as store:
+        app = App("shop", store=shell.env.get("OUTLAST_STORE") or store._database.path)
+        app.jobs.requeue(id_, reason="password=hunter2hunter2")
+        app.jobs.cancel(id_, reason="password=hunter2hunter2")
+        app.store.close()
+        assert sql(store, "update outlast_jobs set state = 'failed' where id = ?", int(id_)) == 1
+        given = (int(id_), store.job(int(id_)).token, "c")
+        sql(
+            store,
+            "insert into outlast_compensations (app, job, place, state, closed, call, arguments, fingerprint, attempt, registered, attempts, "
+            f"crashes, unknown) values ('shop', ?, 1, 'failed', {'false' if store._database.arrays else 0}, 'x:y', ?, 'f', 1, 1, 0, 0, 0)",
+            given[0],
+            b"{}",
+        )
+        done = shell(f"jobs undo {id_} --reason 'password=hunter2hunter2'")
+        assert done.returncode == 0, done.stderr
+        reasons = [reason for (reason,) in sql(store, "select reason from outlast_job_changes order by id")]
+    assert (len(reasons), [reason for reason in reasons if "hunter2" in reason or "***" not in reason]) == (5, [])
+
+
 def test_what_an_operator_has_done_is_told_without_a_class_of_errors(everywhere):
     """A cancellation is no error of anybody's code."""
     shell = everywhere
@@ -605,6 +632,19 @@ def test_stats_say_how_jobs_did(everywhere):
     for wrong in ("0", "soon"):
         done = shell(f"jobs stats --window {wrong}")
         assert (done.returncode, "expected --window to be" in done.stderr) == (2, True)
+
+
+def test_the_window_of_the_figures_is_in_seconds(everywhere):
+    """S1-22: a job that ended two minutes ago is in the last hour, and not in the last minute."""
+    shell = everywhere
+    one_failed(shell)
+    with store_of(shell) as store:
+        sql(store, "update outlast_jobs set ended = ended - 120000000")
+    counted = {
+        window: [row["failed"] for row in shell.json(f"jobs stats --window {window}")["figures"]]
+        for window in ("1m", "1h", "119", "180")
+    }
+    assert counted == {"1m": [], "1h": [1], "119": [], "180": [1]}
 
 
 def test_a_result_that_could_not_be_stored_is_no_text_that_was_returned(shell):

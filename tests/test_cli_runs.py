@@ -673,6 +673,52 @@ def test_a_dead_letter_is_shown_masked_and_revealed_on_demand(shell):
     assert text.stderr == f"Send it again: outlast dlq replay {letter['id'][:12]}\n"
 
 
+CHECKPOINTED = """
+from dataclasses import dataclass
+import outlast
+
+
+@dataclass
+class Account:
+    id: int
+    password: str
+
+
+@outlast.stage(checkpoint=True)
+def parse(row):
+    return {"id": row["id"], "password": row["text"]}
+
+
+@outlast.stage
+def load(row):
+    return Account(**row)
+
+
+@outlast.stage
+def send(account):
+    raise ValueError("no such account")
+
+
+accounts = outlast.Pipeline("accounts", parse, load, send)
+"""
+
+
+def test_what_a_dead_letter_keeps_of_earlier_stages_is_shown_on_demand(tmp_path):
+    """C-14: the item as it was read, and its checkpoint, are payloads too, which encoding does not mask (S0-41)."""
+    shell = Shell(tmp_path, {"app.py": CHECKPOINTED})
+    shell.write("hunter2hunter2")
+    shell("run app.py:accounts --input in.jsonl")
+    (letter,) = shell.json("dlq list")
+    shown, revealed = (json.loads(shell(f"dlq show {letter['id']} --json{how}").stdout) for how in ("", " --reveal"))
+    assert {*revealed["metadata"]} - {*shown["metadata"]} == {"source", "earlier"}
+    assert revealed["metadata"]["earlier"]["stage"] == "load"
+    assert shown["payload"]["password"] == "***"
+    everything = json.dumps(shown)
+    assert [
+        each for each in (revealed["metadata"]["source"], revealed["metadata"]["earlier"]["data"]) if each in everything
+    ] == []
+
+
 def test_outputs_are_shown_masked_and_revealed_on_demand(shell):
     """C-14: as payloads are, in lines and as one document (S0-41)."""
     shell.write("password=hunter2")

@@ -217,6 +217,8 @@ def test_a_worker_serves_the_queues_that_it_was_given(shell):
     enqueue(shell, "double --arg n=2 --queue press")
     shell("jobs pause press")
     assert shell.json("worker jobs.py:app --until-idle --queue mail=2 --queue slow --concurrency 4")["succeeded"] == 0
+    others = shell("worker jobs.py:app --until-idle --queue mail")
+    assert (others.stdout.splitlines()[1:], len(others.stderr.splitlines())) == (["Idle: nothing is due."], 1)
     done = shell("worker jobs.py:app --until-idle --queue default --queue press=1")
     assert done.stdout.splitlines()[0] == "1 succeeded   0 failed   0 requeued"
     assert "queues default, press (1); 64 at a time" in done.stderr
@@ -721,6 +723,7 @@ def test_the_line_of_a_worker_adds_up_between_two_looks_at_its_queues(tmp_path):
     views = [
         WorkerView(processing=2, stuck=1, counts=counts | {"succeeded": 3}, **now),
         WorkerView(processing=3, stuck=0, counts=counts | {"succeeded": 6, "requeued": 9}, **now),
+        WorkerView(processing=2, stuck=0, counts=counts | {"succeeded": 6, "failed": 3, "cancelled": 5}, **now),
     ]
     worker = SimpleNamespace(view=lambda: views[0], opened=True)
     watched = _Watched(Lines(keep=False, tell=lines), worker, app, {})
@@ -728,6 +731,8 @@ def test_the_line_of_a_worker_adds_up_between_two_looks_at_its_queues(tmp_path):
     assert (watched.look().queued, watched.look().taken) == (10, 0)
     views.pop(0)
     assert (watched.look().queued, watched.look().taken) == (10, 4)
+    views.pop(0)  # what was cancelled or has failed was taken, too
+    assert (watched.look().queued, watched.look().taken) == (10, 9)
     app.store.close()
 
 

@@ -372,6 +372,17 @@ def test_the_retries_of_a_tier_are_what_its_limit_grants():
     ]
 
 
+def test_the_retries_that_are_told_are_no_more_than_the_attempts_allow():
+    """C-02: a limit of a tier above max_attempts grants nothing more."""
+    guard = Guard("shop", retry=RetryPolicy(max_attempts=2, retry_limits={"network": 5}, jitter=0))
+    with virtual_time(), capture_events() as events, pytest.raises(ConnectionResetError):
+        guard.call(failing(*(ConnectionResetError() for _ in range(9))))
+    assert [(e.name, e.attempt, e.max_retries, e.max_attempts) for e in events] == [
+        ("step_retry_attempt", 1, 1, 2),
+        ("step_retry_exhausted", 2, 1, 2),
+    ]
+
+
 def test_an_attempt_that_runs_out_of_time_is_told_before_its_retry():
     """D-18: attempt_timeout with its scope, then what became of the attempt (S0-16)."""
 

@@ -384,8 +384,9 @@ def test_a_task_that_is_cancelled_before_it_began_holds_nothing():
     assert limit.under_way == 0
 
 
-def test_a_cancellation_in_the_moment_of_a_timeout_is_a_cancellation():
-    """semantics 3: cancelled in the round of the loop in which the attempt's timeout strikes: no further attempt is made."""
+@pytest.mark.parametrize("decorated", [False, True])
+def test_a_cancellation_in_the_moment_of_a_timeout_is_a_cancellation(decorated):
+    """semantics 3, 30: cancelled in the round of the loop in which the attempt's timeout strikes: no further attempt is made."""
 
     async def main():
         calls = []
@@ -395,7 +396,7 @@ def test_a_cancellation_in_the_moment_of_a_timeout_is_a_cancellation():
             await asyncio.get_running_loop().create_future()
 
         guard = Guard(timeout=0.05, retry=RetryPolicy(initial_delay=0.5, jitter=0))
-        task = asyncio.create_task(guard.acall(slow))
+        task = asyncio.create_task(guard(slow)() if decorated else guard.acall(slow))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert calls == [1]

@@ -516,6 +516,24 @@ def test_one_that_fails_stops_no_other_and_leaves_a_dead_letter(app):
     assert f"could not be undone, and still stands: {__name__}:undo" in raised.value.__notes__
 
 
+def test_a_compensation_that_is_tried_again_is_told_once(app):
+    """C-23: `compensation_triggered` once for each, with the first attempt; the end once, however many attempts there were."""
+    BROKEN["b"] = [ConnectionError("away"), ConnectionError("away")]
+    handle = declared(app, False).enqueue(1)
+    with capture_events() as events:
+        work(app)
+    assert [(one.step, one.attempts, one.status) for one in handle.compensations()] == [
+        ("reserve", 1, "completed"),
+        ("pay", 3, "completed"),
+        (None, 1, "completed"),
+    ]
+    assert [(event.name, event.step_id) for event in events if event.name.startswith("compensation")] == [
+        (f"compensation_{what}", step)
+        for step in (handle.kind, "pay", "reserve")
+        for what in ("triggered", "completed")
+    ]
+
+
 def test_a_retry_of_the_function_itself_is_its_policy(app):
     """D-8: what its own retry has given up on is not tried again."""
     BROKEN["x"] = [ConnectionError("away")] * 9

@@ -281,7 +281,10 @@ def test_a_returned_exception_is_a_value(sync):
     result = trial(outlast.Pipeline("p", made(work, sync=sync)), [0, 1])
     assert list(result.outputs()) == ["1"]
     (failed,) = result.items(status="dlq")
-    assert "cannot be stored" in failed.error or "expected a value" in failed.error
+    assert failed.error == (
+        "work: PermanentFailure: the output of work cannot be stored: expected a value made of JSON values, dates, dataclasses, models and "
+        "their like, got: one of type ValueError. Return what can be stored, or do not ask to store it."
+    )
 
 
 @both

@@ -15,6 +15,7 @@ from outlast.calls.guard import Guard
 from outlast.kernel.clock import here
 from outlast.limits import Limit, Rate
 from outlast.policy import RetryPolicy
+from outlast.spec import plan
 from outlast.spec.compile import compile_text
 from outlast.spec.rules import Look, check
 from outlast.spec.schedule import attempts
@@ -227,6 +228,28 @@ def test_the_latest_start_and_the_worst_case_by_hand(retry, timeout, latest, wor
     assert step.timing["worst_ms"] == worst
     assert [row["max_ms"] for row in step.timing["delays"]] == [101, 101]
     assert [row["min_ms"] for row in step.timing["delays"]] == [100, 100]
+
+
+@table(
+    ("retry", "timeout", "sentence"),
+    [
+        (ASKED, {"step_ms": 1000.4}, "Worst case: 4.603 s, with the longest waits that the service may ask for."),
+        (ASKED | {"max_retry_after_ms": 0}, {"step_ms": 1000.4}, "Worst case: 3.202 s."),
+        (ASKED | {"max_attempts": 1}, {"step_ms": 1000.4}, "Worst case: 1.001 s."),
+        (ASKED, {"total_ms": 3000.5}, "Worst case: 3.001 s, the total time limit."),
+        (ASKED, {"total_ms": 3000}, "Worst case: 3 s, the total time limit."),
+        (
+            ASKED,
+            {},
+            "Worst case: no bound, since an attempt may take as long as it likes. A total time limit would be one.",
+        ),
+    ],
+)
+def test_the_sentence_about_the_worst_case(retry, timeout, sentence):
+    """It names the waits that a service may ask for if they are part of it, and only then (S0-31)."""
+    _, step = compiled(retry, timeout)
+    (said,) = [one for one in plan.sentences(step.policy, step.timing, step.work) if one.startswith("Worst case: ")]
+    assert said == sentence
 
 
 def test_the_latest_start_is_reached():

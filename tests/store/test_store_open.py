@@ -130,7 +130,7 @@ def test_an_address_without_a_database_is_answered_with_its_parts(monkeypatch):
             open_store(address)
         assert "names no database" not in str(caught.value)
         monkeypatch.setenv("PGDATABASE", "shop")
-    with pytest.raises(ConfigurationError, match="PostgreSQL has no option 'sslmod' for a connection."):
+    with pytest.raises(ConfigurationError, match=r"PostgreSQL has no option 'sslmod' for a connection\."):
         open_store("postgresql://127.0.0.1:1/shop?sslmod=require")
     with pytest.raises(ConfigurationError) as refused:
         open_store("postgresql://shop:hun?ter2=x@127.0.0.1:1/shop?sslmod=require")

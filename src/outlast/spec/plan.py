@@ -5,6 +5,7 @@ prints them is elsewhere.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from outlast import presets
@@ -288,7 +289,7 @@ def _timing(policy: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[st
             if is_so
         ]
         said = f", with {', '.join(beside)}" if beside else ""
-        is_total = limits.get("total_ms") == timing["worst_ms"]
+        is_total = "total_ms" in limits and ceil(limits["total_ms"]) == timing["worst_ms"]  # which is rounded up
         yield f"Worst case: {exact(timing['worst_ms'])}{', the total time limit' if is_total else said}."
     doubt = timing.get("in_doubt")
     if doubt:

@@ -55,7 +55,6 @@ def test_what_is_written_is_read_back(tmp_path, path, config, rows):
     assert [name for name in names_in(tmp_path / "out") if name.startswith(".")] == []
 
 
-
 def test_fewer_rows_than_min_rows_leave_the_file_as_it_was(tmp_path):
     """The file that is there keeps its rows, and no part of a new one stays behind; as many rows as min_rows are enough."""
     write(tmp_path, "a.csv", [{"n": 1}])
