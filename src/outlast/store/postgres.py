@@ -415,8 +415,8 @@ class Postgres(Database):
         return f"<PostgreSQL {self._where()}>"
 
     def _where(self) -> str:
-        host = self._settings.get("host", "localhost")
-        return mask(f"{self._settings.get('dbname', '')!r} on {host}")
+        host, name = self._settings.get("host", "localhost"), self._settings.get("dbname")
+        return mask(f"{name!r} on {host}" if name else f"on {host}")
 
     def connect(self, *, batches: bool) -> Connection:  # noqa: ARG002 - every commit is flushed
         made = _Session.connect(**self._settings, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
