@@ -485,12 +485,17 @@ def test_every_mistake_of_a_file_has_a_line_and_nothing_runs(shell):
     assert not (shell.folder / ".outlast").exists()
 
 
-def test_warnings_of_a_file_are_told_on_stderr_and_it_runs(shell):
-    """What is allowed and rarely meant is told as `outlast validate` tells it."""
+def test_warnings_of_a_file_are_counted_on_stderr_and_it_runs(shell):
+    """`outlast validate` and `outlast compile` show what is allowed and rarely meant; a run says in one line how much there is."""
     shell.change("    idempotent: true\n", "")
     warned = shell("validate shop.yaml").stderr
-    done = shell("run shop.yaml --run-key today")
-    assert (done.returncode, done.stderr, "[R18]" in warned) == (0, warned, True)
+    assert "[R18]" in warned
+    assert shell("compile shop.yaml --output shop.json").stderr.startswith(warned)
+    number = len(warned.splitlines())
+    said = f"shop.yaml: {number} warning{'s' * (number > 1)}. Inspect: outlast validate shop.yaml\n"
+    for words in ("run shop.yaml --run-key today", "enqueue shop.yaml --run-key later"):
+        done = shell(words)
+        assert (done.returncode, done.stderr) == (0, said)
 
 
 def test_everything_that_is_missing_around_a_flow_is_said_at_once(shell):

@@ -706,6 +706,19 @@ def test_what_differs_is_shown_wherever_it_stands(old, new, shown):
     assert len(change.text) < 180
 
 
+def test_what_a_diff_says_of_the_file_itself_is_masked():
+    """S0-43: a manifest that another program has made may have a credential in its notes or its name."""
+    before, _ = manifests("max_attempts: 3", "max_attempts: 4")
+    login = "postgres://ann:hunter2-walnut@db.example/shop"
+    after = replace(
+        before, name=f"movies {login}", notes={"description": f"see {login}", "x-old": {"password": "hunter2-walnut"}}
+    )
+    for one, other in ((before, after), (after, before)):
+        told = diff(one, other).file
+        assert len(told) == 3
+        assert "hunter2" not in str(told)
+
+
 def test_attempts_that_lack_time_since_a_change_are_told():
     """U-20: what R03 warns of, where it is new (S0-29)."""
     before, after = manifests("max_attempts: 3", "max_attempts: 5")

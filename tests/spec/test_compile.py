@@ -703,7 +703,13 @@ steps:
 def test_defaults_of_a_config_are_in_the_manifest():
     """Resolved: what a key means that was left out is there to be read."""
     config = compiled(SMALL)["read"].config
-    assert config == {"path": "in/monday.jsonl", "format": None, "delimiter": None, "encoding": None}
+    assert config == {
+        "path": "in/monday.jsonl",
+        "format": None,
+        "delimiter": None,
+        "encoding": None,
+        "max_bytes": 256_000_000,
+    }
 
 
 class Inner(Config):
@@ -940,6 +946,7 @@ def hidden():
         ("shp:label", ("a module of the project, which is under its root", "'shp'", "did you mean shop?")),
         ("zebra:label", ("a module of the project, which is under its root", "'zebra'", "write it, or name another")),
         ("shop.stars:anything", None),
+        ("shop.maker:anything", None),
         ("shop.open:anything", None),
         (
             "shop.odd:label",
@@ -951,7 +958,13 @@ def hidden():
 def test_function_that_is_not_there_is_warned_of(call, found, tmp_path):
     """R50: modules are found and read as text; nothing of them runs."""
     (tmp_path / "shop").mkdir(exist_ok=True)
-    modules = {"steps.py": MODULE, "stars.py": "from json import *", "odd.py": "def label(:", "made.pyx": ""}
+    modules = {
+        "maker.py": "for name in 'ab': globals()[name] = print",
+        "steps.py": MODULE,
+        "stars.py": "from json import *",
+        "odd.py": "def label(:",
+        "made.pyx": "",
+    }
     modules |= {"open.py": "raise SystemExit\ndef __getattr__(name): ..."}
     for name, text in modules.items():
         (tmp_path / "shop" / name).write_text(text)
@@ -959,8 +972,45 @@ def test_function_that_is_not_there_is_warned_of(call, found, tmp_path):
     told = compile_text(text, root=tmp_path, rules=(check,)).mistakes
     expected = [] if found is None else [("R50", ("steps", "a", "config", "call"), *found)]
     assert [(one.code, one.path, one.expected, one.got, one.way_out) for one in told] == expected
+    is_certain = found is not None and found[0].startswith("a function that ")
+    assert [one.severity for one in told] == (["error" if is_certain else "warning"] if found else [])
     assert compile_text(text, rules=(check,)).mistakes == ()
     assert compile_text(text, root=tmp_path, rules=(check,), allowed=[call.partition(":")[0]]).mistakes == ()
+
+
+@table(
+    ("entry", "got", "way_out"),
+    [
+        ("requests.Timeout", None, ""),
+        ("requests.exceptions.MissingSchema", None, ""),
+        ("requests.FileModeWarning", None, ""),  # in the text of the package only
+        ("requests.TimeOut", "requests.TimeOut, which requests does not have", "did you mean requests.Timeout?"),
+        ("psycopg2.OperationalEror", "psycopg2.OperationalEror, which psycopg2 does not have", "did you mean psycopg2.OperationalError?"),
+        ("aiomysql.OperationalEror", "aiomysql.OperationalEror, which could not be checked: aiomysql is not installed here", "see that aiomysql has it"),
+        ("MySQLdb.OperationalEror", "MySQLdb.OperationalEror, which no rule knows", "did you mean MySQLdb.OperationalError?"),
+        ("shop.errors.Closed", None, ""),
+        ("shop.errors.Closd", "shop.errors.Closd, which shop.errors does not have", "did you mean shop.errors.Closed?"),
+        ("shop.open.Closd", "shop.open.Closd, which could not be checked: shop.open cannot be looked at", "see that shop.open has it"),
+        ("socket.timeout", None, ""),
+        ("zipfile.BadZipFile", None, ""),
+        ("zipfile.BadZipFle", "zipfile.BadZipFle, which zipfile does not have", "did you mean zipfile.BadZipFile?"),
+        ("timeout", None, ""),
+        ("5xx", None, ""),
+    ],
+)  # fmt: skip
+def test_an_exception_that_its_package_does_not_have_is_warned_of(entry, got, way_out, tmp_path):
+    """R54: also of a package that is not loaded, by its text or by the names that the rules know; nothing is imported (S2-11)."""
+    (tmp_path / "shop").mkdir(exist_ok=True)
+    (tmp_path / "shop" / "errors.py").write_text("class Closed(Exception): ...\nraise SystemExit\n")
+    (tmp_path / "shop" / "open.py").write_text("from somewhere import *\n")
+    step = f"id: a, component: python, config: {{call: 'shop:f'}}, idempotent: true, retry: {{max_attempts: 2, on_errors: [transient, {entry!r}]}}"
+    text = f'oml_version: "0.1.0"\nname: movies\nsteps: [{{{step}}}]'
+    told = [one for one in compile_text(text, root=tmp_path, rules=(check,)).mistakes if one.code == "R54"]
+    assert [(one.got.startswith(str(got)), one.way_out.startswith(way_out)) for one in told] == (
+        [] if got is None else [(True, True)]
+    )
+    assert compile_text(text, rules=(check,)).mistakes == ()
+    assert compile_text(text, root=tmp_path, rules=(check,)).manifest == compile_text(text, rules=(check,)).manifest
 
 
 def test_schema_file_that_is_not_there_is_warned_of(tmp_path):

@@ -6,10 +6,12 @@ import errno
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -594,3 +596,29 @@ def test_file_that_is_called_as_a_secret_is_keeps_its_line_and_column():
     """C-01: the name of a file is no secret."""
     (found,) = compile_text(f"{HEAD}steps:\n{STEP}  bogus: 1\n", "pass=x1Y.yaml").mistakes
     assert str(found).startswith("pass=x1Y.yaml:7:3: steps.a.bogus: expected a known key")
+
+
+BROKEN = ("${params.}", "${${params.day}}")
+VALUE = re.compile(r"(?<=: )(?P<value>\"[^\"]*\"|[^\s{}\[\],\"]+)")
+
+
+@table("example", ["movies.yaml", "report-worker/report.yaml"])
+def test_a_broken_reference_is_a_line_wherever_it_stands(example):
+    """Each value of a file in turn, also a connection beside an idempotency key: mistakes, and never a traceback (S0-29)."""
+    text = (Path(__file__).parents[2] / "examples" / example).read_text()
+    places = [found.span("value") for found in VALUE.finditer(text)]
+    wrong = 0
+    for begin, end in places:
+        for broken in BROKEN:
+            changed = f'{text[:begin]}"{broken}"{text[end:]}'
+            told = compile_text(changed, "f.yaml", rules=(check,), complete=False)
+            wrong += bool(told.errors)
+    assert wrong > len(places) * len(BROKEN) / 2 > 20  # but for comments and notes
+
+
+def test_a_broken_reference_in_a_connection_beside_a_key_is_told():
+    """The rule that compares both does not need the reference to be right (R21)."""
+    step = 'id: s, component: http.caller, config: {connection: "${params.}@http.a", url: /x}, idempotency: {key: "${params.k}"}'
+    text = f'oml_version: "0.1.0"\nname: m\nparams: {{k: {{type: string, default: x}}}}\nsteps: [{{{step}}}]'
+    told = compile_text(text, "f.yaml", rules=(check,)).mistakes
+    assert "references that can be read" in [one.expected for one in told]

@@ -131,7 +131,7 @@ def test_what_no_value_makes_right_is_a_mistake(step, expected):
         f'{READER}, idempotent: "${{params.b}}", dead_letter: "${{params.b}}"',
         'component: files.reader, config: {path: "${params.s}", format: "${params.s}", encoding: "${params.s}", delimiter: "${params.s}"}',
         'component: http.caller, config: {url: "${params.s}", method: "${params.s}", headers: "${params.o}"}',
-        'component: http.caller, config: {url: "https://${params.s}/", headers: {X-Day: "${params.s}"}, json: "${params.l}", method: POST}',
+        'component: http.caller, config: {url: "https://example.com/${params.s}/", headers: {X-Day: "${params.s}"}, json: "${params.l}", method: POST}',
         'component: http.caller, config: {url: "https://example.com/", headers: {Authorization: "Bearer ${params.token}"}}',
         'component: postgres.extractor, config: {connection: "${params.s}", query: "select 1 where 1 = %(n)s", parameters: {n: "${params.n}"}}',
         'component: postgres.writer, config: {connection: "@postgres.main", rows: "${params.l}", table: "${params.s}"}',

@@ -63,12 +63,12 @@ def test_a_mistake_of_a_profile_is_told_at_its_value():
     assert told(FLOW) == []
     expected = [
         (
-            "p.yaml:10:38: profiles.stage.params.folder: expected a path under the project's root, "
-            "got '${params.folder}/a.csv' with folder '../x', in steps.b.config.path; leave .. out"
+            "p.yaml:10:38: profiles.stage.params.folder: expected the name of a file or an object, got ${params.folder}, which has "
+            "an empty part, . or .. between its / with folder '../x', in steps.b.config.path; it would lead elsewhere"
         ),
         (
-            "p.yaml:14:13: profiles.prod.params.path: expected a path under the project's root, "
-            "got '../b.csv', in steps.a.config.path; leave .. out"
+            "p.yaml:14:13: profiles.prod.params.path: expected the name of a file or an object, got ${params.path}, which has "
+            "an empty part, . or .. between its / with path '../b.csv', in steps.a.config.path; it would lead elsewhere"
         ),
     ]
     assert told(FLOW, every_profile=True) == expected

@@ -51,6 +51,10 @@ def found(text: str, **options) -> list[str]:
 STEP = "id: a, component: quiet"
 ROWS = "for_each: {items: [1], concurrency: %d}"
 GET = 'id: a, component: net.get, timeout: {step_ms: 5}, config: {url: "${item}"}'
+LAKE = (
+    'id: a, component: s3.writer, config: {connection: "@s3.lake", key: k.json, body: {a: 1}%s}, compensate: {component: s3.deleter, '
+    'timeout: {step_ms: 5}, config: {connection: "@s3.lake", key: k.json}}, timeout: {step_ms: 5}'
+)
 # Code -> steps that the rule is for, and steps like them that it is not for.
 FIXTURES: dict[str, tuple[list[str], list[str]]] = {
     "R01": (
@@ -168,7 +172,7 @@ FIXTURES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R28": (
         [f"{STEP}, circuit_breaker: {{half_open_requests: 3}}, {ROWS % 20}"],
-        [f"{STEP}, circuit_breaker: {{half_open_requests: 2}}, {ROWS % 16}", f"{STEP}, circuit_breaker: {{half_open_requests: 3}}"],
+        [f"{STEP}, circuit_breaker: {{half_open_requests: 2}}, {ROWS % 16}", f"{STEP}, circuit_breaker: {{}}, {ROWS % 1}", f"{STEP}, circuit_breaker: {{half_open_requests: 3}}"],
     ),
     "R29": (
         [f"{STEP}, circuit_breaker: {{count: any}}"],
@@ -189,7 +193,10 @@ FIXTURES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R42": (
         [f"{STEP}", 'id: b, component: db.read, config: {connection: "@db", query: "select ${steps.a.outputs.rows}"}'],
-        [f"{STEP}", 'id: b, component: db.read, config: {connection: "@db", query: "select ${params.batch}"}'],
+        [f"{STEP}", 'id: b, component: db.read, config: {connection: "@db", query: "select ${params.batch}"}',
+         'id: c, component: http.caller, timeout: {step_ms: 5}, config: {url: "https://a.example/${steps.a.outputs.rows}"}',
+         'id: d, component: http.caller, timeout: {step_ms: 5}, config: {connection: "@http.a", url: "${steps.a.outputs.rows}"}',
+         'id: e, component: files.reader, config: {path: "in/${steps.a.outputs.rows}.csv"}'],
     ),
     "R46": (
         [f"{STEP}, retry: {{max_attempts: 3, on_errors: []}}"],
@@ -211,6 +218,10 @@ FIXTURES: dict[str, tuple[list[str], list[str]]] = {
         [f"{STEP}, limit: {{rates: {{tokens: 100/min}}}}", f"{STEP}, limit: {{rates: {{calls: 5/s, tokens: {{amount: 9, per_s: 1}}}}}}"],
         [f"{STEP}, limit: {{rates: {{calls: 100/min}}}}", f"{STEP}, limit: {{concurrency: 3}}"],
     ),
+    "R53": (
+        [LAKE % "", LAKE % ", overwrite: true"],
+        [LAKE % ", overwrite: false", LAKE.partition(", compensate")[0] % "" + ", timeout: {step_ms: 5}"],
+    ),
 }  # fmt: skip
 
 
@@ -227,8 +238,8 @@ def test_retries_that_would_storm_are_warned_of_before_they_run():
 
 def test_every_rule_has_its_fixtures():
     """At least one file that it is for, one that it is not for, and a sentence (S0-29)."""
-    # R47 is about a connections file, R50 about a folder: test_connections and test_compile have their steps.
-    assert sorted(rule.code for rule in RULES) == sorted([*FIXTURES, "R47", "R50"])
+    # R47 is about a connections file, R50 and R52 about a folder: test_connections and test_compile have their steps.
+    assert sorted(rule.code for rule in RULES) == sorted([*FIXTURES, "R47", "R50", "R52"])
     assert all(bad and good for bad, good in FIXTURES.values())
     assert all(rule.sentence and rule.severity in ("warning", "note") for rule in RULES)
 

@@ -605,15 +605,20 @@ def _manifest(file: str, given: Given, *, strict: bool = False, warn: bool = Fal
     return compiled.manifest
 
 
-def compiled_file(file: str, given: Given, *, warn: bool = True) -> Compiled:
-    """What a pipeline file comes to, with its mistakes told, and with `warn` its warnings. One that cannot be read ends the command."""
+def compiled_file(file: str, given: Given, *, warn: bool | None = None) -> Compiled:
+    """
+    What a pipeline file comes to, with its mistakes told, and with `warn` its warnings; with None one line says how many
+    there are, as for commands that run what was checked before. A file that cannot be read ends the command.
+    """
     compiled, unread = _looked_at(file, given, complete=True)
     if compiled is None:
         refuse(unread)
     for one in compiled.mistakes:
         if one.severity == "error" or (warn and one.severity == "warning"):
             hint(str(one))
-    if warn and (unchecked := _unchecked(file, compiled, given)):
+    if warn is None and not compiled.errors and (number := compiled.counts.get("warning", 0)):
+        hint(f"{file}: {counted(number, 'warning')}. Inspect: {shlex.join(['outlast', 'validate', file])}")
+    if warn is not False and (unchecked := _unchecked(file, compiled, given)):
         hint(unchecked)
     return compiled
 

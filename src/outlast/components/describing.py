@@ -40,6 +40,7 @@ _MOST = 100  # mistakes of one config that are told
 _HIDDEN = "a value that is not shown"
 _NOTHING = "nothing"
 Override = Literal["allowed", "warning", "forbidden"]
+TextPlace = Literal["url", "path", "pattern", "rows"]
 OutputType = Literal["rows", "text", "integer", "number", "boolean", "mapping"]
 # What an output of each type is, in words.
 OUTPUT_TYPES: dict[OutputType, str] = {
@@ -309,7 +310,9 @@ class Component(Modelled):
     config that hold secrets: a file may give them by a reference only. `literal` are keys that take no references: SQL
     and the names of functions are written out, and values are bound to them elsewhere. `calls` are those
     that name a function as module:function, which must be one of the project. `files` are those that name a file of the
-    project which is there before the pipeline runs. `connection` is the family of
+    project which is there before the pipeline runs. `places` says what a text is whose structure a value from a reference
+    must not change: ``url``, ``path`` (of a file, or the key of an object) or ``pattern`` (a path with wildcards). Of those,
+    and of ``rows``, no sensitive parameter is a part. `connection` is the family of
     connections (``@family.alias``) that the field `connection` of its model takes. `overrides` says of fields of a connection whether a
     step may give them itself: ``allowed``, ``warning`` or ``forbidden``. `example` is a config that is right.
 
@@ -333,6 +336,7 @@ class Component(Modelled):
     literal: Sequence[str] = ()
     calls: Sequence[str] = ()
     files: Sequence[str] = ()
+    places: Mapping[str, TextPlace] = field(default_factory=dict[str, TextPlace])
     example: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reads: bool = False
     writes: bool = False
@@ -371,7 +375,9 @@ class Component(Modelled):
             option: _names(check, option, getattr(self, option)) for option in ("secrets", "literal", "calls", "files")
         }
         maps = {option: _mapping(check, option, getattr(self, option)) for option in _MAPPINGS}
-        _check_model(check, self.name, self.config, {**named, "idempotent_if": maps["idempotent_if"]})
+        _check_model(
+            check, self.name, self.config, {**named, **{one: maps[one] for one in ("idempotent_if", "places")}}
+        )
         if self.outputs is not None and not isinstance(self.outputs, Mapping):
             check.add("outputs", "a mapping from a name to its meaning, or None", self.outputs)
         if self.connection and "connection" not in getattr(self.config, "model_fields", {"connection": None}):
@@ -379,6 +385,9 @@ class Component(Modelled):
         for name, kind in maps["types"].items():
             if not isinstance(self.outputs, Mapping) or name not in self.outputs or kind not in OUTPUT_TYPES:
                 check.add(f"types[{name!r}]", f"one of {', '.join(OUTPUT_TYPES)}, for an output", kind)
+        for name, kind in maps["places"].items():
+            if kind not in get_args(TextPlace):
+                check.add(f"places[{name!r}]", f"one of {', '.join(get_args(TextPlace))}", kind)
         if self.run is not None and not callable(self.run) and not (isinstance(self.run, str) and ":" in self.run):
             check.add("run", "a function, or its name as module:function", self.run)
         for name, rule in maps["overrides"].items():
@@ -519,6 +528,7 @@ _MAPPINGS = {
     "example": "a key of the config to its value",
     "idempotent_if": "a key of the config to its values",
     "types": "an output to its type",
+    "places": "a key of the config to what its text is",
 }
 
 

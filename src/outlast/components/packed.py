@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 PACKED = (".gz", ".zst")
+_PIECE = 1 << 20  # bytes that are unpacked at a time
 
 
 def inner(path: str | Path) -> str:
@@ -38,6 +39,25 @@ def opened(path: Path) -> IO[bytes]:
             return _zstd().open(path)  # type: ignore[no-any-return]
         case _:
             return path.open("rb")
+
+
+def unpacked_size(path: Path, most: int) -> int:
+    """
+    How many bytes the file has once it is unpacked, counted up to `most` and one piece: a packed one may be a thousand
+    times as long as it looks. What is damaged is told by whoever reads it.
+    """
+    if path.suffix.lower() not in PACKED:
+        return path.stat().st_size
+    check(path)
+    size = 0
+    with opened(path) as stream:
+        try:
+            while size <= most and (piece := stream.read(_PIECE)):
+                size += len(piece)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+    return size
 
 
 def packer(path: Path) -> Callable[[bytes], bytes] | None:

@@ -66,6 +66,26 @@ def read(path: Path) -> Iterator[list[Any]]:
         raise broken_source(message) from None
 
 
+def unpacked_size(path: Path, most: int) -> int:
+    """How many bytes the rows have in memory, counted up to `most` and one batch. What is damaged is told by `read`."""
+    pa = library("a Parquet file")
+    size = 0
+    try:
+        with _opened(path) as file:
+            told = file.metadata
+            size = int(sum(told.row_group(number).total_byte_size for number in range(told.num_row_groups)))
+            if size > most:  # before any page of it is unpacked
+                return size
+            size = 0
+            for batch in file.iter_batches(batch_size=SLICE):
+                size += int(batch.nbytes)
+                if size > most:
+                    break
+    except (pa.ArrowException, OSError):
+        return 0
+    return size
+
+
 _KINDS = {str: "string", int: "int64", float: "float64", bool: "bool", bytes: "binary"}
 
 

@@ -33,6 +33,7 @@ from outlast.verdicts import mark_begun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from outlast.components.describing import Component, OutputType
     from outlast.store import Store
@@ -194,17 +195,35 @@ def imported(name: str, root: str, allowed: tuple[str, ...] = ()) -> Any:
         found = importlib.import_module(module)
     except ImportError as missing:
         raise PermanentFailure(f"{name} cannot be imported: {missing}", error_class="missing_dependency") from missing
-    if not any(module == one or module.startswith(f"{one}.") for one in allowed):
-        origin = getattr(found, "__file__", None)
-        if origin is None or not Path(os.path.realpath(origin)).is_relative_to(folder):
-            message = f"expected {module} to be a module under the project's root, got: one of elsewhere; allow it with OUTLAST_ALLOW={module}"
-            raise PermanentFailure(message, error_class="permission_denied")
+    is_allowed = _is_allowed(module, allowed)
+    if not is_allowed and not _is_under(found, folder):
+        message = f"expected {module} to be a module under the project's root, got: one of elsewhere; allow it with OUTLAST_ALLOW={module}"
+        raise PermanentFailure(message, error_class="permission_denied")
     try:
-        return attribute(found, inside)
+        named = attribute(found, inside)
     except AttributeError:
         raise PermanentFailure(
             f"expected {module} to have {inside}, got: no such name", error_class="code_error"
         ) from None
+    # A module of the project may have imported it, such as by from os import *. An object was made where it stands.
+    home = getattr(named, "__module__", None) if inspect.isroutine(named) or inspect.isclass(named) else module
+    if is_allowed or home == module or _is_allowed(str(home), allowed) or _is_under(sys.modules.get(str(home)), folder):
+        return named
+    message = (
+        f"expected {name} to be a function of the project, got: one of {home}, which {module} has imported. "
+        f"Call it in a function of your own, or allow it with OUTLAST_ALLOW={home}."
+    )
+    raise PermanentFailure(message, error_class="permission_denied")
+
+
+def _is_allowed(module: str, allowed: tuple[str, ...]) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in allowed)
+
+
+def _is_under(module: ModuleType | None, folder: str) -> bool:
+    """Whether the file of a module is under the project's root."""
+    origin = getattr(module, "__file__", None)
+    return origin is not None and Path(os.path.realpath(origin)).is_relative_to(folder)
 
 
 def called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

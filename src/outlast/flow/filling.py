@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import PermanentFailure
-from outlast.spec.references import Unreadable, filled, of_row, parse
+from outlast.spec.references import Unreadable, filled, in_text, of_row, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from outlast.spec.references import Reference
+    from outlast.spec.references import Place, Reference
 
 _NONE: Any = object()
 _DEEPEST = 20  # keys of a config that refer to each other
@@ -44,27 +44,39 @@ class Values:
         """The same in a step with `for_each`, for one of its rows."""
         return Values(self._params, self._secret, self._output, row=row, own_outputs=own_outputs)
 
-    def fill(self, template: Any, config: Mapping[str, Any]) -> Any:
+    def fill(self, template: Any, config: Mapping[str, Any], places: Mapping[str, Place] | None = None) -> Any:
         """
-        A part of a step with every reference filled in. `config` is the step's own, for ``${key}``. What cannot be filled
-        in is a PermanentFailure that says which reference, and shows no value.
+        A part of a step with every reference filled in. `config` is the step's own, for ``${key}``. `places` says of its
+        keys what the texts under them are: values change nothing in the structure of these. What cannot be filled in is a
+        PermanentFailure that says which reference, and shows no value.
         """
-        return self._filled(template, config, secrets=True, depth=0)
+        if not places:
+            return self._filled(template, config, secrets=True, depth=0)
+        return {
+            key: self._filled(one, config, secrets=True, depth=0, place=places.get(key, "text"))
+            for key, one in template.items()
+        }
+
+    def key(self, template: Any, config: Mapping[str, Any]) -> str:
+        """An idempotency key as a text, in which the values of several references can be told apart."""
+        return in_text(self._filled(template, config, secrets=True, depth=0, place="key"))
 
     def shown(self, template: Any, config: Mapping[str, Any]) -> Any:
         """As `fill`, with the names of sensitive parameters in place of their values: for a fingerprint."""
         return self._filled(template, config, secrets=False, depth=0)
 
-    def _filled(self, template: Any, config: Mapping[str, Any], *, secrets: bool, depth: int) -> Any:
+    def _filled(
+        self, template: Any, config: Mapping[str, Any], *, secrets: bool, depth: int, place: Place = "text"
+    ) -> Any:
         if isinstance(template, str):
-            return self._text(template, config, secrets=secrets, depth=depth)
+            return self._text(template, config, secrets=secrets, depth=depth, place=place)
         if isinstance(template, Mapping):
             return {key: self._filled(one, config, secrets=secrets, depth=depth) for key, one in template.items()}
         if isinstance(template, list | tuple):
             return [self._filled(one, config, secrets=secrets, depth=depth) for one in template]
         return template
 
-    def _text(self, text: str, config: Mapping[str, Any], *, secrets: bool, depth: int) -> Any:
+    def _text(self, text: str, config: Mapping[str, Any], *, secrets: bool, depth: int, place: Place) -> Any:
         if "${" not in text:
             return text
 
@@ -72,12 +84,10 @@ class Values:
             return self._value(part, config, secrets=secrets, depth=depth)
 
         try:
-            return filled(parse(text), value_of)
+            return filled(parse(text), value_of, place)
         except Unreadable as broken:
-            raise PermanentFailure(
-                f"expected a text with references to come to one that can be used, got: {broken.got}; {broken.way_out}",
-                error_class="validation_error",
-            ) from None
+            message = f"expected {broken.expected}, got: {broken.got}; {broken.way_out}"
+            raise PermanentFailure(message, error_class="validation_error") from None
 
     def _value(self, part: Reference, config: Mapping[str, Any], *, secrets: bool, depth: int) -> Any:
         try:

@@ -642,7 +642,7 @@ class _Items(_OfItems):
     def go(self) -> dict[str, Any]:
         """Go on with its run; what the step puts out."""
         work = self.work
-        config = self.values.fill(work.template, work.template)
+        config = self.values.fill(work.template, work.template, self.component(work.component_name).places)
         return _Project(self, _place_of(work), config).go(self._key(), work.number)
 
     def _key(self) -> str:

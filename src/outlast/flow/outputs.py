@@ -10,6 +10,7 @@ value back as it was, else JSON as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import PermanentFailure
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from outlast.store.codec import Codec
 
 SMALL = 262_144  # bytes of rows that are stored with the other outputs
+SHORTEST_SECRET = 8  # characters: shorter values of sensitive parameters are found in too many other texts
 LARGEST = 512_000_000  # bytes of all that a step may put out
 _MAGIC = b"outlast outputs 1\n"
 # What a value says that cannot be stored: a type that nobody knows, one level too many, an integer of thousands of digits, a
@@ -47,8 +49,12 @@ class Kept(NamedTuple):
         return _MAGIC + b"".join(len(one).to_bytes(8, "big") + one for one in pieces)
 
 
-def keep(outputs: Mapping[str, Any], codec: Codec, step: str) -> Kept:
-    """What a step has put out, as it is stored. PermanentFailure for a value that would not come back as it is."""
+def keep(outputs: Mapping[str, Any], codec: Codec, step: str, secret: Mapping[str, Any] = MappingProxyType({})) -> Kept:
+    """
+    What a step has put out, as it is stored. PermanentFailure for a value that would not come back as it is, and for one
+    with the text of a sensitive parameter in it: outputs are stored and shown as they are. `secret` has these.
+    """
+    _refuse_secrets(outputs, secret, step)
     small: dict[str, Any] = {}
     tables: dict[str, str] = {}  # in which form each of them is
     parts: list[Part] = []
@@ -80,6 +86,34 @@ def keep(outputs: Mapping[str, Any], codec: Codec, step: str) -> Kept:
         )
         raise PermanentFailure(message, error_class="data_error")
     return Kept(kept.data, tuple(parts))
+
+
+def _refuse_secrets(outputs: Mapping[str, Any], secret: Mapping[str, Any], step: str) -> None:
+    known = {text: name for name, value in secret.items() for text in _texts(value) if len(text) >= SHORTEST_SECRET}
+    if not known:
+        return
+    for output, value in outputs.items():
+        for text in _texts(value):
+            if param := next((name for one, name in known.items() if one in text), None):
+                message = (
+                    f"expected the output {output} of {step} to have no sensitive parameter in it, got: the value of {param}. "
+                    "Outputs are stored and shown as they are: leave it out of what the step puts out."
+                )
+                raise PermanentFailure(message, error_class="validation_error")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, names too."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, bytes | bytearray):
+            yield one.decode(errors="surrogateescape")
+        elif isinstance(one, Mapping | list | tuple) and id(one) not in seen:
+            seen.add(id(one))  # one may hold itself, which is refused later
+            waiting += (*one, *one.values()) if isinstance(one, Mapping) else one
 
 
 def _refused(step: str, name: str, wrong: BaseException) -> PermanentFailure:

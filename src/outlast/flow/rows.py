@@ -342,12 +342,12 @@ class RowDeed(_OfRow):
 
     def _outputs(self, values: Values, row: Any, key: str, row_key: str) -> tuple[Mapping[str, Any], bytes]:
         """What the component puts out for the row, also in one piece; PermanentFailure if it would not come back."""
-        config = values.fill(self.template, self.template)
+        config = values.fill(self.template, self.template, self._component.places)
         if self._instead is not None:
             came = self._instead(config, key)
         else:
             came = self._done(config, self._context(values, row_key, row if self._takes_row else NO_ROW))
-        return came, keep(came, self.work.pass_.home.codec, self.work.step.id).packed
+        return came, keep(came, self.work.pass_.home.codec, self.work.step.id, self.work.pass_.secret).packed
 
     # -- its idempotency key
 
@@ -419,7 +419,7 @@ def record_of(work: StepWork, values: Values, row: Any = NO_ROW) -> tuple[str, s
     component is given beside its config, which is part of the work then.
     """
     step = work.step
-    rendered = in_text(values.fill(step.work["idempotency"]["key"], step.config))
+    rendered = values.key(step.work["idempotency"]["key"], step.config)
     shown = values.shown({"config": step.config, "inputs": step.work.get("inputs", {})}, step.config)
     given = () if row is NO_ROW else (content_of(row, work.pass_.hidden),)
     config = fingerprint_of("config", step.component, in_text(shown), *given)
@@ -438,7 +438,7 @@ class RowUndo(_OfRow):
             raise Skip(UNKNOWN)
         row = entry["item"]
         values = self.values.with_row(row, own_outputs=(work.step.id, entry.get("outputs", {})))
-        config = values.fill(self.template, self.template)
+        config = values.fill(self.template, self.template, self._component.places)
         if "idempotency" not in work.step.work:
             self._done(config, self._context(values, str(entry["key"])))
             return {}

@@ -358,7 +358,9 @@ class StepWork:
             message = f"the component {self.component_name} is not known here: install the package that has it"
             raise PermanentFailure(message, error_class="missing_dependency")
         values = self.pass_.values()
-        config = values.fill(self.template, self.template)  # what cannot be filled in is told before anything is called
+        config = values.fill(
+            self.template, self.template, component.places
+        )  # what cannot be filled in is told before anything is called
         self._find_key(values)
         guard = guard_of(self.step, what="step" if self.deed == "do" else "compensation", home=self.pass_.home)
         if guard.isolation == "process":
@@ -369,7 +371,7 @@ class StepWork:
     def _find_key(self, values: Values) -> None:
         if self.idempotency is None:
             return
-        rendered = in_text(values.fill(self.idempotency["key"], self.template))
+        rendered = values.key(self.idempotency["key"], self.template)
         scope = f"{self.pass_.manifest.name}.{self.step.id}"
         shown = values.shown({"config": self.template, "inputs": self.step.work.get("inputs", {})}, self.template)
         config = fingerprint_of("config", self.component_name, in_text(shown))
@@ -541,7 +543,7 @@ class StepWork:
     def succeeded(self, came: Any) -> None:
         """An attempt has come back: with what it has put out on record, the step is done."""
         there = self.pass_
-        kept = None if self.deed == "undo" else keep(came, there.home.codec, self.step.id)
+        kept = None if self.deed == "undo" else keep(came, there.home.codec, self.step.id, there.secret)
         told = list(self.events)
         if self.deed == "undo":
             from outlast.observe.events import CompensationCompleted
@@ -839,7 +841,9 @@ def _in_thread(work: StepWork, component: Any, filled: list[Any]) -> Any:
     """
     try:
         with under_way(work.pass_.record.id, work.step.id) if work.deed == "do" else nullcontext():
-            config = filled.pop() if filled else work.pass_.values().fill(work.template, work.template)
+            config = (
+                filled.pop() if filled else work.pass_.values().fill(work.template, work.template, component.places)
+            )
             return do_work(component, config, work.context())
     except BaseException as thrown:
         if isinstance(thrown, Exception):

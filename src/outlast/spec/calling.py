@@ -17,8 +17,10 @@ from importlib.machinery import PathFinder, all_suffixes
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlast.errors import closest
+from outlast.errors import closest, is_misspelt
 from outlast.settings.checks import show
+from outlast.verdicts import class_by_name
+from outlast.verdicts.rules import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "OUTLAST_ALLOW"
 _LARGEST = 2_000_000  # bytes of a module that is read
+_MAKERS = frozenset(
+    {"globals", "vars", "locals", "exec", "setattr"}
+)  # by which a module may get names that its text does not show
 
 
 def allowed_by(text: str) -> tuple[str, ...]:
@@ -89,6 +94,29 @@ def absent(model: Model, step: Step) -> Iterator[tuple[Place, str, str, str]]:
             yield path, "a file that is there, under the project's root", show(text), "write it, or name another"
 
 
+def unsure_error(model: Model, name: str) -> tuple[str, str] | None:
+    """
+    What is wrong with the dotted name of an exception, and the way out: its module does not have it, or cannot be looked
+    at. Nothing is imported. None if the rules of verdicts know the name, or the text of the module has it.
+    """
+    module, _, attribute = name.rpartition(".")
+    if model.project is None or not module or class_by_name(name) is not None:
+        return None
+    names = model.project.names_in(module)
+    if names is not None and attribute in names:
+        return None
+    known = [one.rpartition(".")[2] for one in TYPES if _top(one) == _top(module)]
+    has_all = names is not None and not {"*", "__getattr__"} & names
+    near = closest(attribute, sorted({*known, *(names or ())} - {"*"}))
+    way_out = f"did you mean {module}.{near}?" if near else f"see that {module} has it: no rule knows the name"
+    if has_all:
+        return f"{name}, which {module} does not have", way_out
+    if near and is_misspelt(attribute, near):
+        return f"{name}, which no rule knows", way_out
+    why = "cannot be looked at" if names is not None else "is not installed here"
+    return f"{name}, which could not be checked: {module} {why}", way_out
+
+
 class Project:
     """
     The folder from which functions are imported, and the modules beside it that are `allowed`. Everything is looked at
@@ -118,6 +146,17 @@ class Project:
         if (module, name) not in self._missing:
             self._missing[module, name] = self._look_for(module, name)
         return self._missing[module, name]
+
+    def names_in(self, module: str) -> frozenset[str] | None:
+        """The names of a module, as `_names_in`; ``*`` if its text cannot be read, None if there is no such module."""
+        file = _file_of(self._folder(_top(module)).joinpath(*module.split(".")))
+        if file is None:
+            with suppress(ImportError, ValueError, OSError):
+                return None if self._spec(_top(module)) is None else frozenset("*")
+            return frozenset("*")
+        if file not in self._names:
+            self._names[file] = _names_in(file)
+        return self._names[file] or frozenset("*")
 
     def nearby(self, module: str) -> str:
         """What to do if the module is under the current folder, which is not the root; nothing if it is not."""
@@ -151,7 +190,7 @@ class Project:
 
     def _look_for(self, module: str, name: str) -> Missing | None:
         at = self._folder(_top(module)).joinpath(*module.split("."))
-        file = next((one for one in (at.with_name(f"{at.name}.py"), at / "__init__.py") if _is_file(one)), None)
+        file = _file_of(at)
         if file is None:
             return self._no_module(at, module)
         if file not in self._names:
@@ -232,6 +271,11 @@ def _started_in() -> str | None:
     return None
 
 
+def _file_of(at: Path) -> Path | None:
+    """The text of the module whose path this is, without an ending."""
+    return next((one for one in (at.with_name(f"{at.name}.py"), at / "__init__.py") if _is_file(one)), None)
+
+
 def _top(module: str) -> str:
     return module.partition(".")[0]
 
@@ -294,7 +338,8 @@ def _names_in(file: Path) -> frozenset[str] | None:
         return None
     except OSError:
         return frozenset("*")
-    return frozenset(_bound(tree.body))
+    made = any(isinstance(one, ast.Name) and one.id in _MAKERS for one in ast.walk(tree))
+    return frozenset([*_bound(tree.body), *("*" if made else "")])
 
 
 def _bound(statements: Sequence[ast.stmt]) -> Iterator[str]:

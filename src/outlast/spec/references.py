@@ -9,12 +9,14 @@ value is written out.
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from outlast.errors import is_misspelt
 
@@ -63,14 +65,21 @@ class Reference:
 
 
 Part: TypeAlias = str | Reference
+#: What a text is to whoever reads it, and so what a value in it must not change: plain text, an address, a path or the
+#: key of an object, a path that may be a pattern, rows, an idempotency key.
+Place: TypeAlias = Literal["text", "url", "path", "pattern", "rows", "key"]
+# Where the path of an address begins. Before that a value would choose the host. Other schemes are told elsewhere.
+_HOST = re.compile(r"(?i)/(?!/)|https?://[^/?#]+[/?]|(?!https?:)[a-z][a-z0-9+.-]*:")
 
 
 class Unreadable(ValueError):
     """A text whose references cannot be read; `got` and `way_out` say why."""
 
-    def __init__(self, got: str, way_out: str) -> None:
+    def __init__(
+        self, got: str, way_out: str, expected: str = "a text with references to come to one that can be used"
+    ) -> None:
         super().__init__(got)
-        self.got, self.way_out = got, way_out
+        self.got, self.way_out, self.expected = got, way_out, expected
 
 
 def parse(text: str) -> tuple[Part, ...]:
@@ -226,17 +235,27 @@ def references_in(parts: Sequence[Part]) -> Iterator[Reference]:
     return (part for part in parts if isinstance(part, Reference))
 
 
-def filled(parts: Sequence[Part], value_of: Callable[[Reference], Any]) -> Any:
+def filled(parts: Sequence[Part], value_of: Callable[[Reference], Any], place: Place = "text") -> Any:
     """
     What the parts come to: the value itself if there is one reference and nothing else, a text otherwise. Values are not
-    read for references.
+    read for references, and none of them changes the structure of the text: `Unreadable` for one that would.
 
     >>> filled(parse("${params.n}"), lambda one: 3), filled(parse("n=${params.n}"), lambda one: "${x}")
     (3, 'n=${x}')
+    >>> filled(parse("/customers/${item.id}/sessions"), lambda one: "42#", "url")
+    '/customers/42%23/sessions'
     """
-    if len(parts) == 1:
-        return value_of(parts[0]) if isinstance(parts[0], Reference) else parts[0]
-    text = "".join(in_text(value_of(part)) if isinstance(part, Reference) else part for part in parts)
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    signs = signs_of(parts) if place == "key" else ""
+    text = ""
+    for part in parts:
+        try:
+            if isinstance(part, Reference) and len(parts) == 1:
+                return whole(value_of(part), place)
+            text += in_place(value_of(part), place, text, signs) if isinstance(part, Reference) else part
+        except Unreadable as misplaced:
+            raise Unreadable(f"{part}, {misplaced.got}", misplaced.way_out, misplaced.expected) from None
     if len(text) > LONGEST:
         raise Unreadable(f"{len(text):,} characters", f"a text that has been filled has at most {LONGEST:,}")
     return text
@@ -279,6 +298,87 @@ def of_row(part: Reference, row: Any) -> Any:
             raise LookupError(f"expected the row to have {'.'.join(part.fields[: number + 1])}, got none")
         found = found[name]
     return found
+
+
+def whole(value: Any, place: Place) -> Any:
+    """A value that is all of a text. One that is an address is checked where it is used."""
+    if place in ("path", "pattern") and isinstance(value, str):
+        _check_segments(value)
+    return value
+
+
+def in_place(value: Any, place: Place, before: str, signs: str = "") -> str:
+    """
+    A value inside of a text, behind the text `before`: its own signs are no part of the structure. `signs` are those that
+    keep the values of a key apart.
+
+    >>> in_place("a/b", "url", "/x/"), in_place("a b&c", "url", "/x?q="), in_place("[1].csv", "pattern", "in/")
+    ('a%2Fb', 'a%20b%26c', '[[]1].csv')
+    >>> in_place("b:c", "key", "a:", ":")
+    'b%3Ac'
+    """
+    text = in_text(value)
+    if place in ("text", "rows"):
+        return text
+    if place == "key":
+        return (
+            "".join(f"%{ord(sign):02X}" if sign in signs or sign == "%" else sign for sign in text) if signs else text
+        )
+    if value is None or isinstance(value, Mapping | list | tuple):
+        got = "which is nothing" if value is None else "which is a list or a mapping"
+        raise Unreadable(got, "refer to a text or a number", "a value that can be a part of an address or a path")
+    if place == "url":
+        check_reachable(before)
+        if "?" not in before and text in ("", ".", ".."):
+            raise Unreadable(
+                "which is empty" if not text else "which is . or ..",
+                "the address would be that of another resource",
+                "a part of the path of url",
+            )
+        try:
+            return quote(text, safe="")
+        except UnicodeError:
+            raise Unreadable("which has half of a character", "leave it out", "a part of url") from None
+    _check_segments(text)
+    return glob.escape(text) if place == "pattern" else text
+
+
+def check_reachable(before: str) -> None:
+    """Whether what stands behind this beginning of an address is a part of its path or of its query."""
+    if not _HOST.match(before):
+        way_out = "name a connection for the host, or refer to the whole address"
+        raise Unreadable("which stands before the path", way_out, "references in the path or the query of url")
+
+
+def _check_segments(text: str) -> None:
+    if not {"", ".", ".."}.isdisjoint(text.replace("\\", "/").split("/")):
+        raise Unreadable(
+            "which has an empty part, . or .. between its /",
+            "it would lead elsewhere",
+            "the name of a file or an object",
+        )
+
+
+def signs_of(parts: Iterable[object]) -> str:
+    """The signs of the texts between several references, which keep their values apart."""
+    known = list(parts)
+    if sum(not isinstance(part, str) for part in known) < 2:
+        return ""
+    return "".join(sorted({sign for part in known if isinstance(part, str) for sign in part if not sign.isalnum()}))
+
+
+def are_apart(parts: Sequence[object]) -> bool:
+    """
+    Whether the values of a key can be told apart: a sign that is no letter and no digit stands between two references.
+
+    >>> are_apart(parse("${item.a}:${item.b}")), are_apart(parse("${item.a}${item.b}")), are_apart(parse("${item.a}0${item.b}"))
+    (True, False, False)
+    """
+    places = [number for number, part in enumerate(parts) if not isinstance(part, str)]
+    return all(
+        any(isinstance(part, str) and not part.isalnum() and part for part in parts[one + 1 : after])
+        for one, after in pairwise(places)
+    )
 
 
 def in_text(value: Any) -> str:

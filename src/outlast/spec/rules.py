@@ -22,7 +22,7 @@ from outlast.errors import AttemptTimeoutError, nearest
 from outlast.kernel.wording import counted, numeral
 from outlast.policy import RetryPolicy
 from outlast.spec import references, yaml
-from outlast.spec.calling import absent
+from outlast.spec.calling import absent, unsure_error
 from outlast.spec.mistakes import worded
 from outlast.spec.model import Compensation, Template, names_row
 from outlast.spec.plan import exact
@@ -67,16 +67,18 @@ _NEVER = frozenset({"MemoryError", "asyncio.CancelledError", "concurrent.futures
 _CODE_KEYS = frozenset({"query", "sql", "statement", "command", "shell"})
 _VALUES = {"http.caller": "query or the body", "postgres.extractor": "parameters"}  # where values are no code
 _PLACE_KEYS = frozenset({"url", "path", "table"})
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _OTHER_SIGN = re.compile(r"\{\{-?\s*(?P<name>(?:params|steps|item)\.[A-Za-z0-9_.-]+|item)\s*-?\}\}", re.ASCII)
 
 
 class Finding(NamedTuple):
-    """What a rule has found in a step: where, and the parts of a mistake."""
+    """What a rule has found in a step: where, and the parts of a mistake. One that `is_certain` is an error."""
 
     path: Path
     expected: str
     got: str
     way_out: str
+    is_certain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ def check(model: Model) -> list[Mistake]:
                 elif rule.code in in_file:
                     used.add(rule.code)
                 else:
-                    found.append(model.mistake(step, *one, code=rule.code, severity=rule.severity))
+                    severity = "error" if one.is_certain else rule.severity
+                    found.append(model.mistake(step, *one[:4], code=rule.code, severity=severity))
         found += _unused(model, step, own, used_here)
     return found + _unused(model, None, in_file, used)
 
@@ -332,6 +335,15 @@ def _not_waited_for(_: Look, step: Step) -> Iterator[Finding]:
         yield Finding(where, expected, "0", "leave it out for two minutes at the most")
 
 
+def _unsure_errors(look: Look, step: Step) -> Iterator[Finding]:
+    for path, _, one in _with_policies(step):
+        for entry in dict.fromkeys(map(str, (*one.retry.on_errors, *one.retry.skip_on_errors))):
+            found = unsure_error(look.model, entry) if _DOTTED.fullmatch(entry) else None
+            if found is not None:
+                where = _entry(step, entry) if not path else (*path, "retry")
+                yield Finding(where, "the name of an exception", *found)
+
+
 def _nothing_retried(_: Look, step: Step) -> Iterator[Finding]:
     if step.retry.max_attempts == 1:
         return
@@ -406,7 +418,7 @@ def _key_without_connection(_: Look, step: Step) -> Iterator[Finding]:
     node = step.node.at(("config", "connection"))
     if parts is None or node.kind != "scalar" or "${params." not in node.text:
         return
-    chosen = {part.name for part in references.references_in(references.parse(node.text)) if part.kind == "param"}
+    chosen = {part.name for part in references.references_in(references.read(node.text)[0]) if part.kind == "param"}
     if not any(part.name == "connection" if part.kind == "own" else part.name in chosen for part in parts):
         expected = "a key with the connection, which a parameter chooses"
         got = "one that is the same for all connections"
@@ -447,11 +459,11 @@ def _waits_in_vain(_: Look, step: Step) -> Iterator[Finding]:
 
 def _many_probes(_: Look, step: Step) -> Iterator[Finding]:
     circuit = step.circuit_breaker
-    if circuit is None or step.for_each is None:
+    where = _key(step, "circuit_breaker", "half_open_requests")
+    if circuit is None or step.for_each is None or len(where) == 1:  # of a default nobody is warned
         return
     most = max(1, math.ceil(_rows(step) / 10))
     if circuit["half_open_requests"] > most:
-        where = _key(step, "circuit_breaker", "half_open_requests")
         expected = f"probes of at most a tenth of the concurrency ({most} of {_rows(step)})"
         yield Finding(where, expected, str(circuit["half_open_requests"]), f"write half_open_requests: {most}")
 
@@ -505,6 +517,17 @@ def _not_undone(_: Look, step: Step) -> Iterator[Finding]:
         yield Finding(("compensate", "retry"), "a compensation that is retried", got, "leave its retry out for three")
 
 
+def _undone_to_nothing(_: Look, step: Step) -> Iterator[Finding]:
+    undo = step.compensate
+    if undo is None or step.component != "s3.writer" or undo.component != "s3.deleter":
+        return
+    if step.config.get("overwrite") is not False:
+        got = "overwrite: true: an object that was there is replaced, and then deleted"
+        way_out = "add overwrite: false, or silence the code if every run has a key of its own"
+        path = ("config", "overwrite") if "overwrite" in step.config else ("config",)
+        yield Finding(path, "a write that can be undone", got, way_out)
+
+
 def _weaker(_: Look, step: Step) -> Iterator[Finding]:
     other = step.compensate
     if other is None:
@@ -525,6 +548,10 @@ def _weaker(_: Look, step: Step) -> Iterator[Finding]:
 def _as_code(_: Look, step: Step) -> Iterator[Finding]:
     for key, value in step.config.items():
         if not isinstance(value, Template) or key not in _CODE_KEYS | _PLACE_KEYS:
+            continue
+        place = None if step.described is None else step.described.places.get(key)
+        # A value inside of such a text is encoded or checked; all of an address is held against the connection.
+        if place is not None and (len(value.parts) > 1 or (place == "url" and step.connection is not None)):
             continue
         given = ("output", "item") if _rows_are_put_out(step) else ("output",)
         outputs = [part for part in references.references_in(value.parts) if part.kind in given]
@@ -563,8 +590,9 @@ def _other_sign(_: Look, step: Step) -> Iterator[Finding]:
 
 
 def _not_there(look: Look, step: Step) -> Iterator[Finding]:
-    for found in absent(look.model, step):
-        yield Finding(*found)
+    for path, expected, got, way_out in absent(look.model, step):
+        # A module or a file may still be written; a module that is there and does not have the function is wrong.
+        yield Finding(path, expected, got, way_out, is_certain=expected.startswith("a function that "))
 
 
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
@@ -610,7 +638,13 @@ def _inside(of: Node, block: str, *names: str) -> Path:
 
 def _entry(step: Step, entry: str) -> Path:
     """Where an entry of on_errors stands; of the block, if a preset has it."""
-    for key in ("on_errors", "retriable_errors", "retryable_exceptions", "retryable_http_status_codes"):
+    for key in (
+        "on_errors",
+        "retriable_errors",
+        "retryable_exceptions",
+        "retryable_http_status_codes",
+        "skip_on_errors",
+    ):
         node = step.node.at(("retry",)).get(key)
         for number, one in enumerate(() if node is None else node.items):
             if one.text == entry:
@@ -710,7 +744,9 @@ RULES: tuple[Rule, ...] = (
     Rule("R47", "warning", "a key in place of a field that the connection has too, which had better stay there", _overridden),
     Rule("R48", "warning", "a step for each row that names no row, so that the same is done again for each", _no_row),
     Rule("R49", "warning", "`{{ }}` around the name of a parameter, an output or a row, which is no reference here", _other_sign),
-    Rule("R50", "warning", "a module, a function or a file that is not there under the project's root", _not_there),
-    Rule("R52", "warning", "a `python` step in a thread that is to be retried when its time is up: a thread cannot be stopped, so there is no other attempt", _left_running),
+    Rule("R50", "warning", "a module or a file that is missing under the project's root; a function that its module does not have is an error", _not_there),
     Rule("R51", "warning", "a rate of a limit, other than `calls`, that nothing in a step counts for", _not_counted),
+    Rule("R52", "warning", "a `python` step in a thread that is to be retried when its time is up: a thread cannot be stopped, so there is no other attempt", _left_running),
+    Rule("R53", "warning", "an `s3.writer` that may replace an object, and an `s3.deleter` that undoes it: what was there before is lost", _undone_to_nothing),
+    Rule("R54", "warning", "an exception in `on_errors` or `skip_on_errors` that its module does not have, or that could not be checked", _unsure_errors),
 )  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from outlast.components.registry import component_names
@@ -103,13 +104,13 @@ class Steps:
         rows = found.get("for_each")
         self.values.no_row = OUTSIDE if rows is None or rows.is_null else None
         component, described = self._component(found.get("component"), (*path, "component"))
-        config = self._config(found.get("config"), (*path, "config"))
+        config = self._config(found.get("config"), (*path, "config"), described)
         mode = self.values.choice(found.get("mode"), (*path, "mode"), MODES)
         if mode and described is not None and described.modes and mode not in described.modes:
             expected = f"{' or '.join(described.modes)}, as {described.name} does"
             self.values.wrong(found["mode"], (*path, "mode"), expected, mode, "leave it out, or name another component")
         own = self._own_values(config, described)
-        config = self._own(config, own, (*path, "config"), of_config=True)
+        config = self._own(config, own, (*path, "config"), of_config=True, places=_places(described))
         own = self._own_values(config, described)  # the defaults too: they are in the manifest
         self.values.no_secrets(own, found.get("config") or node, (*path, "config"))
         if "config" not in found or found["config"].kind == "map" or found["config"].is_null:
@@ -187,13 +188,13 @@ class Steps:
                 self._found[name] = self._find(name)
         return self._found.get(name)
 
-    def _config(self, node: Node | None, path: Path) -> dict[str, Any]:
+    def _config(self, node: Node | None, path: Path, described: Component | None = None) -> dict[str, Any]:
         if node is None or node.is_null:
             return {}
         if node.kind != "map":
             self.values.wrong(node, path, "a mapping", got_of(node), "write it as name: value")
             return {}
-        found: dict[str, Any] = self.values.data(node, path)
+        found: dict[str, Any] = self.values.data(node, path, _places(described))
         return found
 
     def _described(self, block: Node, path: Path, described: Component | None, config: dict[str, Any]) -> None:
@@ -230,7 +231,19 @@ class Steps:
             given = there.get(name)
             if given is not None and _is_told(config.get(name)):
                 self.values.inline(given, (*path, name))
+        for name, place in described.places.items():
+            if place != "url" and name in config:
+                self._no_sensitive(config[name], there.get(name) or node, (*path, name))
         self._connection(there, path, component, described, config)
+
+    def _no_sensitive(self, value: Any, node: Node, path: Path) -> None:
+        """What is stored and shown as it is, such as rows and names of files, has no sensitive parameter in it."""
+        params = self.values.params
+        for name in dict.fromkeys(one.name for one in _references(value) if one.kind == "param"):
+            if name in params and params[name].sensitive:
+                way_out = "give it to the component in another key, such as args or headers"
+                expected = "a value without a sensitive parameter, because it is stored and shown as it is"
+                self.values.wrong(node, path, expected, f"${{params.{name}}}", way_out)
 
     def _literal(self, node: Node | None, path: Path, component: str) -> bool:
         """A text in which a value could change what is done: no reference may stand in it. Whether one does, and is told."""
@@ -284,32 +297,51 @@ class Steps:
         return dict(config) if described is None else described.resolved(config)
 
     def _own(
-        self, value: Any, own: Mapping[str, Any], path: Path, *, of_config: bool = False, in_text: bool = False
+        self,
+        value: Any,
+        own: Mapping[str, Any],
+        path: Path,
+        *,
+        of_config: bool = False,
+        in_text: bool = False,
+        places: Mapping[str, references.Place] = MappingProxyType({}),
+        place: references.Place = "text",
     ) -> Any:
         """
         A value with references to the step's own config filled in. `of_config`: it is part of that itself, where one key
-        may refer to another, but not to one that refers on. `in_text`: what it comes to is written out.
+        may refer to another, but not to one that refers on. `in_text`: what it comes to is written out. `places` says
+        what the texts under its keys are.
         """
         if isinstance(value, Template):
-            return self._own_template(value, own, path, of_config=of_config, in_text=in_text or len(value.parts) > 1)
+            in_text = in_text or len(value.parts) > 1
+            return self._own_template(value, own, path, of_config=of_config, in_text=in_text, place=place)
         if isinstance(value, dict):
             if not _has_template(value):
                 return value
             return {
-                key: self._own(one, own, (*path, yaml.step(key)), of_config=of_config) for key, one in value.items()
+                key: self._own(one, own, (*path, yaml.step(key)), of_config=of_config, place=places.get(key, "text"))
+                for key, one in value.items()
             }
         if isinstance(value, list):
             return [self._own(one, own, (*path, number), of_config=of_config) for number, one in enumerate(value)]
         return value
 
     def _own_template(
-        self, template: Template, own: Mapping[str, Any], path: Path, *, of_config: bool, in_text: bool
+        self,
+        template: Template,
+        own: Mapping[str, Any],
+        path: Path,
+        *,
+        of_config: bool,
+        in_text: bool,
+        place: references.Place,
     ) -> Any:
         if not any(part.kind == "own" for part in references.references_in(template.parts)):
             return template
         at = self._here.at(blocks.plain_path(path[2:]))
         found: list[references.Part] = []
         is_right = not template.is_wrong
+        signs = references.signs_of(template.parts) if place == "key" else ""
         for part in template.parts:
             if not isinstance(part, Reference) or part.kind != "own":
                 found.append(part)
@@ -320,7 +352,16 @@ class Steps:
             elif not in_text and is_right:
                 return value
             else:
-                found += value.parts if isinstance(value, Template) else (references.in_text(value),)
+                before = "".join(map(str, found))
+                for one in value.parts if isinstance(value, Template) else (value,):
+                    if not isinstance(one, Reference):
+                        try:
+                            one = references.in_place(one, place, before, signs)  # noqa: PLW2901 - as it stands there
+                        except references.Unreadable as bad:
+                            self.values.wrong(at, path, bad.expected, f"{part}, {bad.got}", bad.way_out, "R42")
+                            is_right = False
+                            continue
+                    found.append(one)
         is_right = is_right and self.values.is_short(at, path, found)
         found = list(references.joined(found))
         if is_right and not references.is_clear(found):
@@ -374,11 +415,12 @@ class Steps:
             return None
         if self.values.text(key, (*path, "key")) is None:
             return None
-        template = self.values.template(key, (*path, "key"), key.text)
+        template = self.values.template(key, (*path, "key"), key.text, "key")
         told: list[str] = []
         if isinstance(template, Template):
             told = self._key_parts(key, (*path, "key"), template, own, described)
-            template = self._own(template, dict(own) | dict.fromkeys(told, WRONG), (*path, "key"), in_text=True)
+            known = dict(own) | dict.fromkeys(told, WRONG)
+            template = self._own(template, known, (*path, "key"), in_text=True, place="key")
         is_wrong = isinstance(template, Template) and template.is_wrong
         if self.values.no_row is None and not is_wrong and not told and not names_row(template):
             self._one_key_for_all(key, (*path, "key"))
@@ -438,8 +480,8 @@ class Steps:
         if node.kind != "map":
             return None
         component, described = self._component(found.get("component"), (*path, "component"))
-        config = self._config(found.get("config"), (*path, "config"))
-        config = self._own(config, own, (*path, "config"))
+        config = self._config(found.get("config"), (*path, "config"), described)
+        config = self._own(config, own, (*path, "config"), places=_places(described))
         self.values.no_secrets(self._own_values(config, described), found.get("config") or node, (*path, "config"))
         if "config" not in found or found["config"].kind == "map" or found["config"].is_null:
             self._described(node, (*path, "config"), described, config)
@@ -478,6 +520,7 @@ class Steps:
             value = WRONG
         self.values.no_row = None
         if isinstance(value, list) or (isinstance(value, Template) and value.is_wrong):
+            self._no_sensitive(value, node, path)
             return value
         if isinstance(value, Template) and len(value.parts) == 1:
             (only,) = value.parts
@@ -485,6 +528,7 @@ class Steps:
                 self.values.params[only.name].type if isinstance(only, Reference) and only.kind == "param" else "list"
             )
             if declared == "list":
+                self._no_sensitive(value, node, path)
                 return value
             self.values.wrong(
                 node, path, expected, f"{only}, a parameter of the type {declared}", "declare it as a list"
@@ -532,6 +576,10 @@ class Steps:
             elif name is not None:
                 found[name] = None
         return tuple(found)
+
+
+def _places(described: Component | None) -> Mapping[str, references.Place]:
+    return {} if described is None else described.places
 
 
 def _listed(known: Sequence[str], none: str) -> str:

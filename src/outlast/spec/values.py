@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import closest, is_misspelt, nearest
@@ -237,7 +238,9 @@ class Values:
 
     # -- references ---------------------------------------------------------------------------------------------------
 
-    def parts(self, node: Node, path: Path, text: str) -> tuple[tuple[references.Part, ...], bool]:
+    def parts(
+        self, node: Node, path: Path, text: str, place: references.Place = "text"
+    ) -> tuple[tuple[references.Part, ...], bool]:
         """
         The parts of a text with the parameters filled in, those that are known, and whether all of it is right. Of each
         reference that is wrong is told, and it is left out.
@@ -246,21 +249,39 @@ class Values:
         if unreadable:
             self._unreadable(node, path, unreadable)
         is_right = not unreadable
+        signs = references.signs_of(parts) if place == "key" else ""
+        if place == "key" and not references.are_apart(parts):
+            got, way_out = "two side by side", "write a sign such as : between them"
+            self.wrong(node, path, "references that a sign keeps apart", got, way_out, "R20")
+            is_right = False
         found: list[references.Part] = []
         unknown: set[str] = set()
+        before = ""  # what has been read, for where an address needs it
         for part in parts:
-            if isinstance(part, Reference) and part.kind == "param":
-                if part.name not in self.params:
+            if isinstance(part, Reference):
+                known = self.known.get(part.name, MISSING) if part.kind == "param" else MISSING
+                if part.kind == "param" and part.name not in self.params:
                     if part.name not in unknown:
                         self.unknown_param(node, path, part.name, "R42")
                     unknown.add(part.name)
                     is_right = False
                     continue
-                if part.name in self.known and len(parts) > 1:
-                    if not self.is_room_for(node, path, self.known[part.name]):
-                        is_right = False
-                        continue
-                    part = references.in_text(self.known[part.name])  # noqa: PLW2901 - what stands in its place
+                if known is not MISSING and len(parts) > 1 and not self.is_room_for(node, path, known):
+                    is_right = False
+                    continue
+                try:
+                    if len(parts) == 1:
+                        references.whole(known, place)
+                    elif known is not MISSING:
+                        part = references.in_place(known, place, before, signs)  # noqa: PLW2901 - what stands in its place
+                    elif place == "url":
+                        references.check_reachable(before)
+                except references.Unreadable as misplaced:
+                    self.wrong(node, path, misplaced.expected, f"{part}, {misplaced.got}", misplaced.way_out, "R42")
+                    is_right = False
+                    continue
+            if place == "url":
+                before += part if isinstance(part, str) else "x"
             found.append(part)
         if not is_right or not self.is_short(node, path, found):
             return references.joined(found), False
@@ -331,13 +352,22 @@ class Values:
             self.wrong(node, path, "a value that is known before the step runs", str(part), way_out, "R42")
         return references.filled(parts, lambda one: self.known[one.name]) if is_right else MISSING
 
-    def data(self, node: Node, path: Path) -> Any:
-        """A value of config: plain data, in which a `Template` stands for what is known when the step runs."""
+    def data(
+        self,
+        node: Node,
+        path: Path,
+        places: Mapping[str, references.Place] = MappingProxyType({}),
+        place: references.Place = "text",
+    ) -> Any:
+        """
+        A value of config: plain data, in which a `Template` stands for what is known when the step runs. `places` says of
+        its keys what the texts under them are.
+        """
         if node.kind == "scalar":
             value = yaml.value_of(node)
             if isinstance(value, str):
                 if "${" in value:
-                    return self.template(node, path, value)
+                    return self.template(node, path, value, place)
                 if yaml.is_ambiguous(node):
                     self.wrong(node, path, "a number or a text", node.text, yaml.two_ways(node), "R43")
                     return WRONG
@@ -355,11 +385,11 @@ class Values:
                 self.wrong(
                     key, where, "a key without references", show(key.text), "references stand in values only", "R42"
                 )
-            found[key.text] = self.data(value, where)
+            found[key.text] = self.data(value, where, place=places.get(key.text, "text"))
         return found
 
-    def template(self, node: Node, path: Path, text: str) -> Any:
-        parts, is_right = self.parts(node, path, text)
+    def template(self, node: Node, path: Path, text: str, place: references.Place = "text") -> Any:
+        parts, is_right = self.parts(node, path, text, place)
         if self.no_row is not None:
             expected, way_out = self.no_row
             rows = dict.fromkeys(part for part in references.references_in(parts) if part.kind == "item")

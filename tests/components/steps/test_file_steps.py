@@ -30,6 +30,31 @@ def write(root, path, rows, **config):
     return outputs_of("files.writer", {"path": path, "rows": rows, **config}, a_context(root))
 
 
+@table("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.zst", "a.parquet"])
+def test_what_is_read_is_bounded_as_it_comes_out(tmp_path, name):
+    """By max_bytes, of all files together once they are unpacked; a small packed file may be a thousand times as long."""
+    write(tmp_path, f"in/1{name}", [{"text": "x" * 1000} for _ in range(2000)])
+    packed = (tmp_path / "in" / f"1{name}").stat().st_size
+    if not name.endswith(("jsonl", "csv")):
+        assert packed < 100_000
+    assert len(read(tmp_path, f"in/1{name}", max_bytes=3_000_000)) == 2000
+    for path, most in ((f"in/1{name}", 1_500_000), ("in/*" + name, 3_000_000)):
+        (tmp_path / "in" / f"2{name}").write_bytes((tmp_path / "in" / f"1{name}").read_bytes())
+        config = {"path": path, "max_bytes": most}
+        kind, said, _ = failure_of("files.reader", config, a_context(tmp_path))
+        assert (kind, f"at most max_bytes ({most}) together once they are unpacked" in said) == ("data_error", True)
+
+
+def test_the_bound_of_files_is_exact(tmp_path):
+    """As many bytes as max_bytes says are read, one more is an error."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"a":1}\n' * 10)
+    assert len(read(tmp_path, "a.jsonl", max_bytes=80)) == 10
+    assert failure_of("files.reader", {"path": "a.jsonl", "max_bytes": 79}, a_context(tmp_path))[0] == "data_error"
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"a":1}\n' * 10))
+    assert len(read(tmp_path, "b.jsonl.gz", max_bytes=80)) == 10
+    assert failure_of("files.reader", {"path": "b.jsonl.gz", "max_bytes": 79}, a_context(tmp_path))[0] == "data_error"
+
+
 @table(
     ("path", "config", "rows"),
     [

@@ -76,6 +76,37 @@ def test_a_function_of_elsewhere_is_refused_unless_it_is_allowed(root):
     assert failure_of("python", {"call": "json:dumps", "args": {"obj": 1}}, allowed)[0] == "code_error"  # a text
 
 
+def test_a_function_that_a_module_of_the_project_has_imported_is_one_of_elsewhere(root, module):
+    """Where it is from counts, and not only where it was imported; what another module of the project has is the project's."""
+    (root / f"{module}_more.py").write_text(
+        "import functools, outlast\nfrom os import *\nfrom json import dumps as say\nfrom collections import Counter\n"
+        f"from {module} import label as theirs\nimport {module}\n"
+        "cwd = getcwd\n"
+        "@outlast.retry\ndef own(): return {'n': 1}\n"
+        "@functools.cache\ndef cached(): return {'n': 1}\n"
+        "bound = functools.partial(own)\nmethod = functools.partial\n"
+    )
+    more = f"{module}_more"
+    for name, home in (
+        ("getcwd", "posix"),
+        ("cwd", "posix"),
+        ("system", "posix"),
+        ("say", "json"),
+        ("Counter", "collections"),
+        ("method", "functools"),
+    ):
+        config = {"call": f"{more}:{name}", "args": {"command": "touch pwned"} if name == "system" else {}}
+        kind, said, _ = failure_of("python", config, a_context(root))
+        assert (name, kind, f"OUTLAST_ALLOW={home}" in said) == (name, "permission_denied", True)
+    assert not (root / "pwned").exists()
+    for name in ("own", "cached", "bound"):
+        assert outputs_of("python", {"call": f"{more}:{name}"}, a_context(root)) == {"n": 1}
+    theirs = failure_of("python", {"call": f"{more}:theirs", "args": {"no": 1}}, a_context(root))
+    assert theirs[0] != "permission_denied"
+    allowed = a_context(root, allowed=("json",))
+    assert failure_of("python", {"call": f"{more}:say", "args": {"obj": 1}}, allowed)[0] == "code_error"  # a text
+
+
 def test_what_a_function_raises_goes_up_as_it_is(root, module):
     """A policy decides by what the function itself has raised."""
     _, said, error = failure_of("python", {"call": f"{module}:broken"}, a_context(root, row={}))

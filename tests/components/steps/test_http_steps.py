@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import logging
@@ -20,6 +21,7 @@ from components.steps.answers import Answers, Dripping
 from components.steps.calling import Shelf, a_context, failure_of, outputs_of
 from outlast.components.reaching import is_public
 from outlast.components.running import StepContext
+from outlast.components.steps.doing import wire
 from outlast.settings.secret import Secret
 from outlast.verdicts import classify, has_begun, surely_undone
 from servers.http import MisbehavingServer
@@ -62,6 +64,12 @@ def names(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     known["asked"] = asked
     return known
+
+
+@pytest.fixture
+def public(monkeypatch):
+    """Other ports of this machine stand for other hosts, which are public."""
+    monkeypatch.setattr(wire, "is_public", lambda _: True)
 
 
 # --- what is sent ---
@@ -259,7 +267,7 @@ def test_redirects_are_followed_where_the_step_says_so():
 
 
 @table("hop", ["/busy", "refused"])
-def test_a_hop_that_is_refused_does_not_prove_that_nothing_was_done(hop):
+def test_a_hop_that_is_refused_does_not_prove_that_nothing_was_done(public, hop):
     """The request that led there was taken; one that is refused itself was not."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}/"
@@ -274,7 +282,7 @@ def test_a_hop_that_is_refused_does_not_prove_that_nothing_was_done(hop):
     assert {classify(error).category for error in again} == {"transient"}
 
 
-def test_another_host_gets_no_login_and_no_header_of_the_connection():
+def test_another_host_gets_no_login_and_no_header_of_the_connection(public):
     """What is for the service alone stays with it."""
     with Answers() as other, Answers({"/a": (302, {"location": f"{other.url}/b"}, b"")}) as server:
         connection = here(server, token=SECRET, headers={"X-Api-Key": SECRET})
@@ -298,6 +306,67 @@ def test_each_address_on_the_way_is_checked(names):
     told = [kind for kind, _, _ in failed]
     assert all(has_begun(error) for _, _, error in failed)  # the first request was answered
     assert (told, other.asked) == (["permission_denied", "client_error", "validation_error"], [])
+
+
+@table("status", [301, 302, 303, 307, 308])
+def test_a_redirect_does_not_reach_another_port_of_a_private_host(status):
+    """What the connection allows is the host and the port that it names; nothing is sent elsewhere."""
+    with Answers() as other, Answers({"/a": (status, {"location": f"{other.url}/b"}, b"")}) as server:
+        kind, said, error = fails(here(server), max_redirects=2)
+        assert (kind, has_begun(error), other.asked) == ("permission_denied", True, [])
+        assert "its own host and port" in said
+
+
+@table("status", [307, 308])
+def test_a_redirect_takes_no_body_to_another_host_or_port(public, status):
+    """Where the method would stay the same the body would go along: it is refused. Within one origin it goes along."""
+    with Answers() as other, Answers({"/a": (status, {"location": f"{other.url}/b"}, b"")}) as server:
+        kind, said, error = fails(here(server), method="POST", json={"card": SECRET}, max_redirects=1)
+        assert (kind, has_begun(error), other.asked) == ("client_error", True, [])
+        assert "redirect a body to no other host or port" in said
+        call(here(server), method="DELETE", max_redirects=1)
+    assert [(one.method, one.body) for one in other.asked] == [("DELETE", b"")]
+
+
+def test_headers_that_repeat_the_login_are_not_stored():
+    """A service may say the token, the password or another secret of the request once more: the rest is put out."""
+    login = base64.b64encode(f"ann:{SECRET}".encode()).decode()
+    echo = {
+        "x-a": f"Bearer {SECRET}",
+        "x-b": f"Basic {login}",
+        "set-cookie": f"t={SECRET}; Path=/",
+        "x-own": "hunter2-own",
+        "x-c": "kept",
+    }
+    with Answers({"/a": (200, echo, b"ok")}) as server:
+        for fields in ({"token": SECRET}, {"user": "ann", "password": SECRET}):
+            context = a_context(connection=here(server, **fields), hidden=("hunter2-own", SECRET))
+            headers = call(here(server, **fields), context=context)["headers"]
+            assert {name: one for name, one in headers.items() if name.startswith(("x-", "set"))} == {"x-c": "kept"}
+
+
+def test_a_login_of_the_step_goes_before_that_of_the_connection():
+    """An Authorization header of the step is sent, and the login of the connection is not."""
+    with Answers() as server:
+        for fields in ({"token": SECRET}, {"user": "ann", "password": SECRET}, {"headers": {"Authorization": SECRET}}):
+            call(here(server, **fields), headers={"authorization": "Bearer mine"})
+    assert [one.headers["authorization"] for one in server.asked] == ["Bearer mine"] * 3
+    assert SECRET not in str(server.asked)
+
+
+def test_what_is_kept_of_an_answer_is_bounded_however_it_is_unusable():
+    """64 KiB of a body that is no JSON, of one with another status, of one with another type."""
+    body = b"x" * 200_000
+    answers = {
+        "/json": (200, JSON, body),
+        "/status": (418, JSON, body),
+        "/type": (200, {"content-type": "text/plain"}, body),
+    }
+    with Answers(answers) as server:
+        for path in answers:
+            shelf = Shelf()
+            fails(here(server), path, shelf, expect={"content_type": "application/json"})
+            assert (path, {name: len(raw) for name, raw in shelf.kept.items()}) == (path, {"answer": 65_536})
 
 
 # --- where it goes ---
@@ -362,7 +431,7 @@ def test_the_certificate_is_checked_for_the_name(names, tmp_path, monkeypatch):
         assert fails({"base_url": f"https://other.example:{server.port}", "allow_private": True})[0] == "tls_verify"
 
 
-def test_certificates_are_read_once_and_again_when_they_change(names, tmp_path, monkeypatch):
+def test_certificates_are_read_once_and_again_when_they_change(names, public, tmp_path, monkeypatch):
     """Reading them costs more than a call; http:// needs none of it. No name and no login is kept with them."""
     made = []
     real = ssl.create_default_context

@@ -583,6 +583,38 @@ def test_the_server_ends_a_statement_that_takes_too_long(postgres, at_most):
     assert told == ["timeout"] * 3
 
 
+def test_of_two_bounds_of_a_statement_the_nearer_one_counts(postgres, at_most):
+    """The limit of the step, and what is left of the attempt: the server is told the smaller one."""
+    query = "select setting::int as ms from pg_settings where name = 'statement_timeout'"
+    told = []
+    for left, limit in ((30, 60_000), (60, 2_000), (None, 7_000), (5, None)):
+        at_most(left)
+        config = {} if limit is None else {"statement_timeout_ms": limit}
+        told.append(extract(postgres, query, **config)[0]["ms"])
+    assert told == [30_000, 2_000, 7_000, 5_000]
+
+
+HOSTILE = "a'; drop table x; --"
+
+
+@table(("mode", "key"), [("insert", None), ("upsert", ["id"]), ("replace", None)])
+def test_values_and_names_of_columns_are_no_part_of_a_statement(postgres, mode, key):
+    """D-40: names are quoted, values are data, whatever signs both have; a name of a table or a schema has no others."""
+    name, odd = f"odd_{uuid4().hex}", 'b"%s; drop'
+    quoted = odd.replace('"', '""')
+    postgres.execute(f'create table {name} (id int primary key, "{quoted}" text)')
+    config = {"mode": mode} | ({} if key is None else {"key": key})
+    for value in (HOSTILE, "%(id)s", "\\N", "a\tb", '"', ""):
+        if mode == "insert":
+            postgres.execute(f"delete from {name}")
+        write(postgres, name, [{"id": 1, odd: value}], **config)
+        assert extract(postgres, f"select * from {name} where id = %(id)s", {"id": 1}) == [{"id": 1, odd: value}]
+    for wrong in ({"table": f'{name}"; drop table x; --'}, {"table": f"public.{name}"}, {"schema": 'public"; drop'}):
+        given = {"connection": "@postgres.shop", "table": name, "rows": [{"id": 2}], **wrong}
+        told = failure_of("postgres.writer", given, a_context(connection={"url": postgres.dsn}))
+        assert (told[0], "expected a name in letters, digits and _" in told[1]) == ("validation_error", True)
+
+
 def through(proxy):
     return {"host": "127.0.0.1", "port": proxy.port, "database": "components", "user": "postgres", "sslmode": "disable"}
 

@@ -9,6 +9,8 @@ import logging
 import os
 import socket
 from base64 import b64encode
+from contextlib import ExitStack
+from time import monotonic
 
 import pytest
 from backports import zstd
@@ -653,6 +655,23 @@ def test_who_cannot_be_reached_is_worth_another_attempt(monkeypatch):
         ("timeout", "reading a.txt of bucket: no answer in time"),
         ("connection_refused", "transient"),
     ]
+
+
+def test_a_store_that_takes_no_connection_is_given_up_when_the_time_is_over(monkeypatch):
+    """S1-09: nobody answers the connect, and what hangs up has no connection to hang up yet."""
+    monkeypatch.setattr(StepContext, "remaining", lambda _: 0.3)
+    with socket.socket() as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # its queue is full: to whoever comes now nobody says anything
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        begin = monotonic()
+        told = failure_of("s3.reader", {"connection": "@s3.x", "key": "a.txt"}, a_context(connection=_at(url)))[:2]
+        assert monotonic() - begin < 20  # and not after a minute, which is the client's own patience
+    assert told == ("timeout", "reading a.txt of bucket: no answer in time")
 
 
 OBJECT = b'HTTP/1.1 200 OK\r\nETag: "x"\r\n'

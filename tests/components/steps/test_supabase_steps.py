@@ -17,7 +17,7 @@ from outlast.components.conformance import check_component
 from outlast.components.registry import find_component
 from outlast.components.running import StepContext
 from outlast.testing import FaultProxy
-from outlast.verdicts import classify, surely_undone
+from outlast.verdicts import classify, has_begun, surely_undone
 from servers.postgrest import PostgREST
 from tables import table
 
@@ -359,11 +359,19 @@ def test_a_refusal_after_another_request_does_not_prove_that_nothing_was_done(re
     assert (surely_undone(again, classify(again)), classify(again).category) == (False, "transient")
 
 
-@table(("idempotent", "asked", "reason"), [("false", 2, "ambiguous"), ("true", 4, None)])
+@table(
+    ("idempotent", "answer", "asked", "reason"),
+    [
+        ("false", (429, {}, b""), 2, "ambiguous"),
+        ("true", (429, {}, b""), 4, None),
+        ("false", (201, {}, b""), 2, "ambiguous"),
+        ("true", (201, {}, b""), 2, "permanent"),
+    ],
+)
 def test_rows_of_a_step_that_must_not_be_done_twice_are_not_written_twice(
-    rest, movies, tmp_path, monkeypatch, idempotent, asked, reason
+    rest, movies, tmp_path, monkeypatch, idempotent, answer, asked, reason
 ):
-    """The second of its requests is refused; a step that may be done twice is tried again as ever."""
+    """The second of its requests is refused, or its answer does not say what was done; a step that may be done twice is tried again as ever."""
     monkeypatch.setenv("SUPABASE_KEY", KEY)
     (tmp_path / "connections.yaml").write_text(
         f'connections:\n  supabase:\n    main: {{url: "{rest.url}", key: "${{SUPABASE_KEY}}", allow_private: true}}\n'
@@ -381,11 +389,23 @@ steps:
 """
     )
     rest.asked.clear()
-    rest.instead = [None, (429, {}, b"")]
+    rest.instead = [None, answer]
     app = outlast.App(f"tests-{uuid4().hex}", store=f"sqlite:///{tmp_path / 'outlast.db'}")
     result = outlast.Flow.load(tmp_path / "movies.yaml").run(app=app, check=False)
     app.store.close()
     assert (len(rest.asked), result["write"].stop_reason) == (asked, reason)
+
+
+@table("column", ['a","b', 'a"', "a\\"])
+def test_a_name_of_a_column_is_no_list_of_them(rest, column):
+    """D-40: the columns of rows are names in quotes; one that would end its quotes is refused, and nothing is sent."""
+    rest.asked.clear()
+    kind, told, _ = unwritten(rest, "movies", [{"id": 1, column: 2}])
+    assert (kind, "expected columns without quotes and backslashes" in told, rest.asked) == (
+        "validation_error",
+        True,
+        [],
+    )
 
 
 @table(
@@ -402,8 +422,11 @@ steps:
 def test_an_answer_that_does_not_fit_what_was_asked_is_no_success(rest, answer, config, said):
     """Who answers that all is well and does not say what was done, or says something else, is not believed."""
     rest.instead = [answer]
-    kind, told, _ = unwritten(rest, "movies", some(1, 2), **config)
-    assert (kind, said in told, "hunter2" in told) == ("data_error", True, False)
+    kind, told, error = unwritten(rest, "movies", some(1, 2), **config)
+    unknown = "Content-Range" in said or "how many" in said
+    assert (kind, said in told, "hunter2" in told) == ("unknown" if unknown else "data_error", True, False)
+    assert has_begun(error)
+    assert not surely_undone(error, classify(error))
 
 
 def test_rows_that_a_trigger_leaves_out_are_an_error(postgres, rest, movies):

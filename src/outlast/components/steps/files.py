@@ -53,6 +53,10 @@ class ReaderConfig(Config):
         Annotated[str, AfterValidator(_encoding), Field(json_schema_extra={"minLength": 1})] | None,
         Field(description="how CSV files are encoded; UTF-8 if left out"),
     ] = None
+    max_bytes: Annotated[
+        int,
+        Field(ge=1, le=1_000_000_000, description="more bytes of all files, once they are unpacked, are an error"),
+    ] = 256_000_000
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -71,6 +75,7 @@ READER = Component(
     types={"rows": "rows", "count": "integer"},
     reads=True,
     idempotent=True,
+    places={"path": "pattern"},
     run="outlast.components.steps.doing.files:read",
     example={"path": "in/*.jsonl"},
 )
@@ -102,6 +107,7 @@ WRITER = Component(
     writes=True,
     side_effects=True,
     idempotent=True,
+    places={"path": "path", "rows": "rows"},
     run="outlast.components.steps.doing.files:write",
     example={"path": "out/movies.parquet", "rows": "${steps.read.outputs.rows}"},
 )

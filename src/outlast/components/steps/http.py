@@ -68,6 +68,8 @@ _BRACES = re.compile(r"\{\{-?\s*(?P<name>[A-Za-z0-9_.-]+)\s*-?\}\}", re.ASCII)
 def _address(text: str) -> str:
     if (found := _BRACES.search(text)) is not None:
         raise Surely(f"expected references as ${{...}}; write ${{{found['name']}}}")
+    if "#" in text:
+        raise Surely("expected an address without #, behind which nothing is sent; write %23 for the sign itself")
     if not text.startswith("/") and "://" not in text and not text.startswith("${") and not _SCHEME.match(text):
         raise ValueError(
             "expected a path that begins with /, or without a connection a whole address; write it as /path or https://host/path"
@@ -152,7 +154,13 @@ class CallerConfig(Config):
     connection: Annotated[Connection | None, Field(description="@http.alias; without one, url is a whole address")] = (
         None
     )
-    url: Annotated[str, AfterValidator(_address), Field(description="https://host/path, or with a connection /path")]
+    url: Annotated[
+        str,
+        AfterValidator(_address),
+        Field(
+            description="/path with a connection, or https://host/path; a value in the path is one segment of it, and is encoded"
+        ),
+    ]
     method: Annotated[
         Literal["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"],
         Field(description="the method of the request"),
@@ -210,10 +218,6 @@ class CallerConfig(Config):
             raise Unfit(
                 "expected a connection, because url is a path; add it, or write the whole address", "url", "connection"
             )
-        if self.connection is not None and not self.url.startswith("/"):
-            raise Unfit(
-                "expected url to be a path, because a connection is given; write it as /path", "url", "connection"
-            )
         return self
 
 
@@ -241,6 +245,7 @@ CALLER = Component(
     side_effects=True,
     idempotent_if={"method": ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")},
     network=True,
+    places={"url": "url"},
     run="outlast.components.steps.doing.http:call",
     example={
         "connection": "@http.shop",

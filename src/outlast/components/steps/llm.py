@@ -210,6 +210,7 @@ CALLER = Component(
     reads=True,
     transforms=True,
     network=True,
+    places={"schema_file": "path"},
     run="outlast.components.steps.doing.llm:call",
     example={
         "connection": "@llm.main",

@@ -244,6 +244,7 @@ WRITER = Component(
     side_effects=True,
     idempotent_if={"mode": ("upsert", "replace")},
     network=True,
+    places={"rows": "rows"},
     run="outlast.components.steps.doing.postgres:write",
     example={
         "connection": "@postgres.shop",

@@ -65,6 +65,7 @@ PIPELINE = Component(
         "run": "the id of the run over items",
     },
     types={"rows": "rows", "count": "integer", "dead_letters": "integer", "outcome": "text", "run": "text"},
+    places={"input": "pattern", "output": "path"},
     literal=("target",),
     calls=("target",),
     transforms=True,

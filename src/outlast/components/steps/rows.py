@@ -73,6 +73,7 @@ PROCESSOR = Component(
     calls=("call",),
     transforms=True,
     idempotent_if={"call": (None,)},
+    places={"rows": "rows"},
     run="outlast.components.steps.doing.rows:process",
     example={"rows": "${steps.read.outputs.rows}", "rename": {"ttl": "title"}, "select": ["id", "title"]},
 )
@@ -200,6 +201,7 @@ VALIDATOR = Component(
     files=("schema_file",),
     transforms=True,
     idempotent=True,
+    places={"data": "rows", "schema_file": "path"},
     run="outlast.components.steps.doing.rows:validate",
     example={
         "data": "${steps.read.outputs.rows}",

@@ -264,6 +264,7 @@ READER = Component(
     reads=True,
     idempotent=True,
     network=True,
+    places={"key": "path"},
     run="outlast.components.steps.doing.s3:read",
     example={"connection": "@s3.reports", "key": "in/${params.day}.json", "extensions": [".json"]},
 )
@@ -325,6 +326,7 @@ WRITER = Component(
     side_effects=True,
     idempotent=True,
     network=True,
+    places={"key": "path"},
     run="outlast.components.steps.doing.s3:write",
     example={"connection": "@s3.reports", "key": "out/${params.day}.json", "body": "${steps.label.outputs.report}"},
 )
@@ -361,6 +363,7 @@ DELETER = Component(
     side_effects=True,
     idempotent=True,
     network=True,
+    places={"key": "path"},
     run="outlast.components.steps.doing.s3:delete",
     example={
         "connection": "@s3.reports",

@@ -143,6 +143,7 @@ TRANSFORM = Component(
     literal=("query",),
     transforms=True,
     idempotent=True,
+    places={"tables": "rows"},
     run="outlast.components.steps.doing.sql:transform",
     example={
         "tables": {"movies": "${steps.read.outputs.rows}"},

@@ -140,6 +140,7 @@ WRITER = Component(
     side_effects=True,
     idempotent_if={"mode": ("upsert", "ignore")},
     network=True,
+    places={"rows": "rows"},
     run="outlast.components.steps.doing.supabase:write",
     example={
         "connection": "@supabase.main",

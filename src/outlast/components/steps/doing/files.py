@@ -37,8 +37,14 @@ _BATCH = 10_000  # rows that are written at a time
 def read(config: ReaderConfig, context: StepContext) -> dict[str, Any]:
     """All rows of all files, in the order of their names. A row that cannot be read is an error of the step."""
     rows: list[Any] = []
+    left = config.max_bytes
     for path in _found(config.path, context):
-        rows += rows_of(path, _kind(path, config.format), context, config.delimiter, config.encoding)
+        kind = _kind(path, config.format)
+        left -= _size(path, kind, left)
+        if left < 0:
+            message = f"{path.name}: expected files of at most max_bytes ({config.max_bytes}) together once they are unpacked, got: more"
+            raise PermanentFailure(message, error_class="data_error")
+        rows += rows_of(path, kind, context, config.delimiter, config.encoding)
     return {"rows": rows, "count": len(rows)}
 
 
@@ -63,6 +69,15 @@ def rows_of(
             yield row
     except (PermanentFailure, ConfigurationError) as wrong:
         raise _of_step(wrong, way_out) from None
+
+
+def _size(path: Path, kind: str, most: int) -> int:
+    """How many bytes a file has once it is unpacked, counted up to `most`."""
+    if kind == ".parquet":
+        from outlast.components import parquet
+
+        return parquet.unpacked_size(path, most)
+    return packed.unpacked_size(path, most)
 
 
 # How what is wrong with a table is mended, in the words of runs over items: an option of Python, and one of the command.

@@ -21,6 +21,7 @@ from outlast.components.steps.doing import invalid, keep, request_after
 from outlast.components.steps.doing.jsons import strict
 from outlast.components.values import json_text
 from outlast.errors import OutlastError, PermanentFailure
+from outlast.kernel.redact import mask_known
 from outlast.verdicts import mark_begun
 
 try:
@@ -33,6 +34,7 @@ from outlast.components.steps.doing.wire import Wire, as_httpx
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from urllib.parse import SplitResult
 
     from outlast.components.running import StepContext
     from outlast.components.steps.http import CallerConfig
@@ -72,8 +74,8 @@ class Request:
         return f"{self.method} {self.url.host}"
 
     @property
-    def origin(self) -> tuple[str, str, int | None]:
-        return self.url.scheme, self.url.host, self.url.port or _PORTS.get(self.url.scheme)
+    def origin(self) -> tuple[str, str, int]:
+        return self.url.scheme, self.url.host, port_of(self.url)
 
 
 def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
@@ -81,8 +83,7 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
     connection = context.connection or {}
     remaining = context.remaining()
     request = _request(config, connection, context)
-    own = request.url.raw_host.decode() if connection.get("allow_private") is True else None
-    wire = Wire(own, None if remaining is None else monotonic() + remaining)
+    wire = Wire(trusted_place(request.url, connection), None if remaining is None else monotonic() + remaining)
     for hop in range(config.max_redirects + 1):
         with request_after(hop), answered(request, wire) as answer:
             where, headers = request.where, headers_of(answer)
@@ -92,6 +93,15 @@ def call(config: CallerConfig, context: StepContext) -> dict[str, Any]:
         with request_after(1):  # where it leads on to may be refused here, and the first one was answered
             request = _next(request, answer.status, headers["location"])
     raise AssertionError("the last answer is taken as it is")
+
+
+def trusted_place(url: httpx.URL, connection: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The host and the port that may be private, if the connection allows it: no other port of that host may be."""
+    return (url.raw_host.decode(), port_of(url)) if connection.get("allow_private") is True else None
+
+
+def port_of(url: httpx.URL) -> int:
+    return url.port or _PORTS[url.scheme]
 
 
 @contextmanager
@@ -187,15 +197,24 @@ def _content(config: CallerConfig) -> tuple[bytes | None, str | None]:
 
 def _url(config: CallerConfig, connection: Mapping[str, Any]) -> httpx.URL:
     parts = urlsplit(config.url)
-    if ".." in unquote(parts.path).replace("\\", "/").split("/"):
-        raise invalid("expected the path of url to have no .., with which it would leave where the connection leads")
+    if not {".", ".."}.isdisjoint(unquote(parts.path).replace("\\", "/").split("/")):
+        raise invalid("expected the path of url to have no . or .., with which it would lead elsewhere")
     path, queries = parts.path, [parts.query]
     if config.connection is not None:
         base = urlsplit(str(plain_value(connection["base_url"])))
-        parts, path, queries = base, base.path.rstrip("/") + path, [base.query, parts.query]
+        if parts.netloc:  # all of the address is a value
+            if _origin(parts) != _origin(base):
+                raise invalid("expected url to be an address of the host and port of the connection, got: another one")
+        else:
+            path = base.path.rstrip("/") + path
+        parts, queries = base, [base.query, parts.query]
     queries.append(_query(config.query))
     query = "&".join(one for one in queries if one)
     return parsed_url(parts._replace(path=path, query=query, fragment="").geturl())
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 def _query(given: Mapping[str, Any]) -> str:
@@ -227,6 +246,9 @@ def _next(request: Request, status: int, location: str) -> Request:
         raise PermanentFailure(message, error_class="client_error")
     made = replace(request, url=url)
     if made.origin != request.origin:
+        if request.content is not None and status in (307, 308):
+            message = f"expected {request.url.host} to redirect a body to no other host or port, got: an address of another one"
+            raise PermanentFailure(message, error_class="client_error")
         made = replace(made, headers={name: value for name, value in made.headers.items() if name in _ANYWHERE})
     if status == 303 or (status in (301, 302) and request.method == "POST"):
         headers = {
@@ -267,7 +289,7 @@ def _taken(
         raise unusable(
             f"{where}: expected the Content-Type to begin with {config.expect.content_type}, got: another one"
         )
-    outputs: dict[str, Any] = {"status": answer.status, "headers": headers, "body": None}
+    outputs: dict[str, Any] = {"status": answer.status, "headers": _without_login(headers, context), "body": None}
     if config.response == "none" or config.method == "HEAD":
         return outputs
     raw = b"".join(unpacked(answer, headers, where, config.max_bytes))
@@ -278,6 +300,17 @@ def _taken(
         what = "JSON" if _is_json(kind, config.response) else "text"
         raise unusable(f"{where}: expected a body of {what}, got: another one") from None
     return outputs
+
+
+def _without_login(headers: Mapping[str, str], context: StepContext) -> dict[str, str]:
+    """The headers that are stored: none that repeats what the request was sent with."""
+    login = [one.partition(" ")[2] for one in _login(context.connection or {}).values()]
+    secrets = [one for one in (*login, *context.hidden) if len(one) >= 4]
+    return {
+        name: value
+        for name, value in headers.items()
+        if mask_known(value) == value and not any(one in value for one in secrets)
+    }
 
 
 def unusable(message: str, error_class: str = "data_error") -> PermanentFailure:

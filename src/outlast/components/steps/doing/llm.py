@@ -35,7 +35,17 @@ try:
 except ImportError:
     raise missing("llm.caller", "openai", "llm") from None
 
-from outlast.components.steps.doing.http import SHOWN, TOLD, beginning, encoded, headers_of, trusted, unpacked, unusable
+from outlast.components.steps.doing.http import (
+    SHOWN,
+    TOLD,
+    beginning,
+    encoded,
+    headers_of,
+    trusted,
+    trusted_place,
+    unpacked,
+    unusable,
+)
 from outlast.components.steps.doing.wire import Wire, as_httpx
 
 if TYPE_CHECKING:
@@ -189,8 +199,7 @@ class _Talk:
     @contextmanager
     def client(self) -> Iterator[openai.OpenAI]:
         connection, base = self.connection, self.base
-        own = base.raw_host.decode() if connection.get("allow_private") is True else None
-        wire = Wire(own, self.deadline, _PATIENCE)
+        wire = Wire(trusted_place(base, connection), self.deadline, _PATIENCE)
         transport = _Transport(wire, base, _headers(connection), self.config.max_answer_bytes)
         with (
             httpx.Client(transport=transport, trust_env=False, follow_redirects=False) as http,

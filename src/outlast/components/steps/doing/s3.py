@@ -589,19 +589,9 @@ def _check_unpacked(path: Path, most: int) -> None:
     if path.suffix.lower() not in packed.PACKED:
         return
     packed.check(path)
-    size = 0
     if not path.stat().st_size:  # which Python takes for a gzip file, and nobody else
         raise PermanentFailure(f"{path.name}: expected a packed object, got: 0 bytes", error_class="data_error")
-    with packed.opened(path) as stream:
-        try:
-            while piece := stream.read(_PIECE):
-                size += len(piece)
-                if size > most:
-                    break
-        except Exception as error:
-            if not packed.is_damage(error):
-                raise
-    if size > most:
+    if packed.unpacked_size(path, most) > most:
         message = f"{path.name}: expected at most max_bytes ({most}) once it is unpacked, got: more"
         raise PermanentFailure(message, error_class="data_error")
 

@@ -17,7 +17,17 @@ from urllib.parse import quote
 from outlast.components.reaching import plain_value, supabase_url
 from outlast.components.sql import said_by_postgres
 from outlast.components.steps.doing import columns_of, invalid, keep, listed, request_after, row_at
-from outlast.components.steps.doing.http import Request, answered, beginning, headers_of, parsed_url, refused, unpacked
+from outlast.components.steps.doing.http import (
+    Request,
+    answered,
+    beginning,
+    headers_of,
+    parsed_url,
+    refused,
+    trusted_place,
+    unpacked,
+    unusable,
+)
 from outlast.components.steps.doing.jsons import exact, strict
 from outlast.components.steps.doing.wire import Wire
 from outlast.components.values import json_text, tell
@@ -64,6 +74,8 @@ def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
     """
     rows = [row_at(number, row) for number, row in enumerate(listed(config.rows), 1)]
     columns = columns_of(rows, config.columns, config.on_conflict)
+    if odd := [name for name in columns if '"' in name or "\\" in name]:
+        raise invalid(f"expected columns without quotes and backslashes in their names, got: {', '.join(odd)}")
     batches = list(_batches(config, rows, columns))
     if config.mode == "insert" and len(batches) > 1:
         raise invalid(
@@ -173,7 +185,7 @@ def _unlike(expected: str, got: str) -> PermanentFailure:
     message = (
         f"expected the service to say {expected}, got: {got}; a policy or a trigger of the table may have left some out"
     )
-    return PermanentFailure(message, error_class="data_error")
+    return unusable(message)
 
 
 # -- supabase.deleter ----------------------------------------------------------------------------------------------------
@@ -233,8 +245,7 @@ class _Service:
         self._key = str(plain_value(connection["key"]))
         if not (self._key.isprintable() and self._key.isascii()):
             raise invalid("expected key of the connection to be one line of text, got: one with other characters")
-        trusted = self._base.raw_host.decode() if connection.get("allow_private") is True else None
-        self._wire = Wire(trusted, None if remaining is None else monotonic() + remaining)
+        self._wire = Wire(trusted_place(self._base, connection), None if remaining is None else monotonic() + remaining)
 
     def ask(
         self, method: str, query: Mapping[str, str], prefers: Sequence[str], content: bytes | None, most: int
@@ -285,8 +296,11 @@ class _Answer:
         """How many rows there were. Who does not say it may have done anything."""
         found = _COUNT.fullmatch(self._headers.get("content-range", "").strip())
         if found is None:
-            message = f"{self._where}: expected the service to say how many rows there were (Content-Range), got: nothing that says it"
-            raise PermanentFailure(message, error_class="data_error")
+            raise unusable(
+                f"{self._where}: expected the service to say how many rows there were (Content-Range), got: nothing that "
+                "says it. The rows may be written. A proxy may have removed the header.",
+                "unknown",
+            )
         return int(found["count"])
 
     def rows(self) -> list[Any]:
@@ -295,8 +309,7 @@ class _Answer:
         except (ValueError, RecursionError):
             rows = None
         if not isinstance(rows, list):
-            message = f"{self._where}: expected the service to give back rows, got: another answer"
-            raise PermanentFailure(message, error_class="data_error")
+            raise unusable(f"{self._where}: expected the service to give back rows, got: another answer")
         return rows
 
 

@@ -83,11 +83,11 @@ def as_httpx(where: str) -> Iterator[None]:
 
 class Wire(httpcore.NetworkBackend):
     """
-    Connects to addresses that are nobody's own, and to those of the host that is `trusted`. `deadline` is the instant,
+    Connects to addresses that are nobody's own, and to those of the host and port that are `trusted`. `deadline` is the instant,
     by the monotonic clock, at which every wait is over; None if only each wait by itself is bounded, by `patience` seconds.
     """
 
-    def __init__(self, trusted: str | None, deadline: float | None, patience: float = _PATIENCE) -> None:
+    def __init__(self, trusted: tuple[str, int] | None, deadline: float | None, patience: float = _PATIENCE) -> None:
         self._trusted = trusted
         self.deadline = deadline
         self._patience = patience
@@ -114,8 +114,8 @@ class Wire(httpcore.NetworkBackend):
         except (OSError, UnicodeError) as unknown:
             raise httpcore.ConnectError(str(type(unknown).__name__)) from unknown
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
-        if host != self._trusted and not all(map(is_public, addresses)):
-            message = f"expected {host} to be nobody's own network, got: this machine or a private network; a connection with allow_private: true allows its own host"
+        if (host, port) != self._trusted and not all(map(is_public, addresses)):
+            message = f"expected {host} to be a public address, got: this machine or a private network. A connection with allow_private: true allows its own host and port."
             raise PermanentFailure(message, error_class="permission_denied")
         refused: Exception | None = None
         for address in addresses:
