@@ -83,6 +83,14 @@ def test_a_long_text_is_a_cell_and_one_that_never_ends_is_not(tmp_path):
     assert [item["id"] for item in items[1:]] == [str(n) for n in range(2, 201)]
 
 
+def test_every_record_of_a_long_file_may_span_lines(tmp_path):
+    """The bound on the length of a quoted text holds for each record, not for all records of a file together."""
+    path = tmp_path / "in.csv"
+    text = "x" * 50_000 + "\n" + "y" * 50_000  # of all together: more than 16 million characters
+    path.write_text("id,name\n" + "".join(f'{n},"{text}"\n' for n in range(400)))
+    assert read(path) == [row(str(n), text) for n in range(400)]
+
+
 def test_bytes_that_are_no_text_are_the_dead_letter_of_their_row(tmp_path):
     """D-26: never U+FFFD; the letter shows the bytes, the error the way out; with the encoding said, all of it is read."""
     path = tmp_path / "l.csv"

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import psycopg
@@ -18,9 +19,15 @@ from job_rows import by_crashes, end
 from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
 from outlast.jobs import upkeep
 from outlast.jobs.neighbours import Neighbours
+from outlast.store.records import Rescue
 from outlast.testing import capture_events
 from outlast.work import leases
 
+RESCUES = {
+    "ready": Rescue("ready", error="lost"),
+    "waiting": Rescue("alone", 30_000_000, error="lost"),
+    "failed": Rescue("failed", error="lost", stop_reason="poison"),
+}
 NEVER = 4000.0  # seconds that a lease lasts: a sweep comes once in a thousand
 
 
@@ -130,6 +137,47 @@ def test_who_sweeps_tells_whoever_waits_for_jobs(app, left):
         assert heard == [app.name]
         assert app.store.sweep(lambda _: False, by_crashes) == []
         assert heard == [app.name]
+
+
+@contextmanager
+def notifications(app):
+    """A function that returns the notifications about new jobs since its last call."""
+    if app.store_file:
+        received = []
+        forget = app.store._database.listen(lambda: received.append(app.name))
+        try:
+            yield lambda: [received.pop() for _ in [*received]]
+        finally:
+            forget()
+        return
+    with psycopg.connect(app.store_url, autocommit=True) as listener:
+        listener.execute("listen outlast_jobs")
+
+        def since():
+            listener.execute("notify outlast_jobs, 'last'")
+            payloads = (note.payload for note in listener.notifies(timeout=200))
+            return [*takewhile(lambda payload: payload != "last", payloads)]
+
+        yield since
+
+
+def test_a_sweep_notifies_workers_if_any_of_its_jobs_is_ready(app):
+    """Other jobs of the same sweep may wait or have failed; if none is ready, no worker is notified."""
+
+    @app.job
+    def note(n: int) -> None: ...
+
+    for states in (("waiting", "ready"), ("ready", "waiting"), ("failed", "ready"), ("waiting", "failed")):
+        for n in range(2):
+            note.enqueue(n)
+        gone = Hands(app)
+        state_of = dict(zip([job.id for job in gone.take()], states, strict=True))
+        app.store.drop_lease(gone.lease)
+        with notifications(app) as since:
+            app.store.sweep(lambda _: False, lambda orphan, known=state_of: RESCUES[known[orphan.id]])
+            assert since() == [app.name] * ("ready" in states), states
+        assert [app.store.job(number).state for number in state_of] == [*states]
+        Hands(app).take()  # so that no job of this round is left for the next one
 
 
 # -- what is watched ----------------------------------------------------------------------------------------------------

@@ -90,6 +90,20 @@ def test_a_snooze_costs_no_attempt_and_ends_after_seven_days():
     assert "within 7 days of its first Snooze" in end.error
 
 
+@pytest.mark.parametrize("days_before", [0, 6])
+def test_a_snooze_may_end_exactly_seven_days_after_the_first_one(days_before):
+    """D-31: the bound itself is allowed, by one snooze or by several; a second more fails the job."""
+    day = 86_400
+    end_us = WHEN.started_us + WHEN.took_us
+    snoozed = job(snoozed_us=end_us - days_before * day * 1_000_000 if days_before else None)
+    delay = float((7 - days_before) * day)
+    for asked, wanted in (
+        (delay, ("waiting", "snoozed", delay, False, None)),
+        (delay + 1, ("failed", "failed", 0.0, True, "permanent")),
+    ):
+        assert shape(failed(snoozed, outlast.Snooze(asked), POLICY, WHEN, ending())) == wanted
+
+
 def test_skip_is_refused_with_a_sentence():
     end = failed(job(), outlast.Skip("old"), POLICY, WHEN, ending())
     assert shape(end) == ("failed", "failed", 0.0, True, "permanent")

@@ -699,6 +699,24 @@ def test_a_snooze_ends_7_days_after_the_first_one(sqlite_app, sync, batch):
     assert 12.9 * 86400 <= time.now < 13 * 86400 + 60
 
 
+@pytest.mark.parametrize("days_before", [0, 6])
+def test_a_snooze_may_end_exactly_seven_days_after_the_first_one(sqlite_app, days_before):
+    """D-31: the bound itself is allowed, by one snooze or by two; a second more makes the item a dead letter."""
+    day = 86_400
+    for more, ended in ((0, (1, 0)), (1, (0, 1))):
+        left = iter([*([days_before * day] if days_before else []), (7 - days_before) * day + more])
+
+        def wait(item, left=left):
+            for seconds in left:
+                raise outlast.Snooze(seconds)
+            return item
+
+        with virtual_time():
+            pipeline = outlast.Pipeline(f"p{more}", outlast.stage(wait), app=sqlite_app, failure_budget=1)
+            counts = pipeline.run(["a"], check=False).counts
+        assert (counts.succeeded, counts.dlq) == ended
+
+
 # --- on record ---
 
 

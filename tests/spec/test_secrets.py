@@ -198,6 +198,8 @@ def compiled_with(args: str, more: str = "", head: str = SENSITIVE, **options):
         ("{api_keys: {shop: planted1X}}", ""),
         ("{api_keys: [{shop: planted1X}]}", ""),
         ("{env: [{key: DB_PASSWORD, value: planted1X}]}", ""),
+        ("{env: [{variable: DB_PASSWORD, value: planted1X}]}", ""),
+        ("{env: {variable: DB_PASSWORD, value: 'planted1X${params.s}'}}", ""),
         ("{x: 1}", "  x-password: planted1X\n"),
         ("{x: 1}", "  description: see https://ann:planted1X@h/\n"),
         ("{x: 1}", "  circuit_breaker: {scope: 'postgresql://ann:planted1X@h/db'}\n"),

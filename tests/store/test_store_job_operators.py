@@ -89,6 +89,25 @@ def test_a_job_that_was_to_go_on_is_cancelled_if_somebody_wanted_it(store, state
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("state", ["waiting", "ready", "alone", "held", "failed", "cancelled"])
+def test_the_history_says_why_a_job_stopped_and_when_it_runs_again(store, state, cancel):
+    """On both databases: the stop reason of the attempt is that of the job, and only a job that goes on has a next run."""
+    (number,) = enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    if cancel:
+        store.cancel_job(number)
+    finished(store, lease, failed(job) if state == "failed" else end(job, state, "failed", delay_us=SECOND, error="x"))
+    row, (attempt,) = store.job(number), store.job_attempts(number)
+    now = "cancelled" if cancel and state != "failed" else state
+    reason = {"failed": "exhausted", "cancelled": "cancelled"}.get(now)
+    assert (row.state, row.stop_reason, attempt.stop_reason) == (now, reason, reason)
+    assert attempt.next_run_us == (None if now in JOB_ENDS else row.due_us)
+    error = (attempt.error, attempt.error_type, attempt.error_class)
+    assert error == (("no answer", "VendorError", "server_error") if state == "failed" else ("x", None, None))
+
+
 # -- requeue, and the dead letter -----------------------------------------------------------------------------------------
 
 
@@ -106,6 +125,33 @@ def test_a_failed_job_that_is_requeued_keeps_its_id_and_its_history(store):
     before = contents(store)
     assert [store.requeue_job(each) for each in (number, 10**6)] == [False, False]
     assert contents(store) == before
+
+
+@pytest.mark.parametrize("last", ["failed", "cancelled"])
+def test_a_requeued_job_is_claimed_like_a_new_one(store, last):
+    """A crash, a snooze and a delay from before the requeue change neither its next wait nor its end."""
+    (number,) = enqueued(store)
+    claimed(store, worker(store, owner="gone"))
+    rescued(store, "gone")
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job, "waiting", "snoozed", delay_us=SECOND, charged=False))
+    (job,) = claimed(store, lease, ahead_us=SECOND)
+    finished(store, lease, end(job, "waiting", "failed", delay_us=SECOND, error="x", error_type="E", error_class="c"))
+    (job,) = claimed(store, lease, ahead_us=2 * SECOND)
+    assert (job.attempts, job.crashes, job.previous_us, job.snoozed_us is None) == (3, 1, SECOND, False)
+    if last == "cancelled":
+        store.cancel_job(number)
+    finished(store, lease, failed(job) if last == "failed" else end(job, "cancelled"))
+    assert store.job(number).state == last
+    assert store.requeue_job(number)
+    row = store.job(number)
+    assert (row.wanted, row.ended_us, row.stop_reason) == (None, None, None)
+    (fresh,), (job,) = enqueued(store, new(queue="other")), claimed(store, lease)
+    (new_job,) = claimed(store, lease, queue="other")
+    assert (job.id, new_job.id, job.began_us) == (number, fresh, job.claimed_us)
+    reset = ("attempts", "crashes", "previous_us", "snoozed_us", "error", "error_type", "error_class")
+    assert {name: getattr(job, name) for name in reset} == {name: getattr(new_job, name) for name in reset}
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled", "cancelled while held", "cancelled before that"])

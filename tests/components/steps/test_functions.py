@@ -107,6 +107,18 @@ def test_a_function_that_a_module_of_the_project_has_imported_is_one_of_elsewher
     assert failure_of("python", {"call": f"{more}:say", "args": {"obj": 1}}, allowed)[0] == "code_error"  # a text
 
 
+@table(
+    ("allowed", "refused"),
+    [("email", False), ("email.utils", False), ("ema", True), ("email.util", True), ("utils", True)],
+)
+def test_an_allowed_module_allows_its_submodules_only(root, allowed, refused):
+    """A module with a longer name and the package around it stay refused."""
+    kind, _, _ = failure_of("python", {"call": "email.utils:make_msgid"}, a_context(root, allowed=(allowed,)))
+    assert kind == ("permission_denied" if refused else "code_error")  # what it returns is a text
+    package = failure_of("python", {"call": "email:message_from_string"}, a_context(root, allowed=("email.utils",)))
+    assert package[0] == "permission_denied"
+
+
 def test_what_a_function_raises_goes_up_as_it_is(root, module):
     """A policy decides by what the function itself has raised."""
     _, said, error = failure_of("python", {"call": f"{module}:broken"}, a_context(root, row={}))

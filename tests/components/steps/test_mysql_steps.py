@@ -272,6 +272,15 @@ def test_the_server_ends_a_statement_that_takes_too_long(mariadb, shop, at_most)
     assert told == ["timeout"] * 3
 
 
+@table(("step", "connection", "limit"), [(70_000, 80_000, 70), (80_000, 70_000, 80), (None, 80_000, 80)])
+def test_the_statement_timeout_of_a_step_wins_over_that_of_its_connection(mariadb, shop, step, connection, limit):
+    """Both are given: that of the step counts, whichever is shorter."""
+    given = {"connection": "@mysql.shop", "query": "select cast(@@max_statement_time as unsigned) as seconds"}
+    given |= {} if step is None else {"statement_timeout_ms": step}
+    context = a_context(connection=there(mariadb, statement_timeout_ms=connection))
+    assert outputs_of("mysql.extractor", given, context)["rows"] == [{"seconds": limit}]
+
+
 # --- connections ---
 
 

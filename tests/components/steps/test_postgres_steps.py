@@ -230,6 +230,27 @@ def test_the_schema_is_that_of_the_step_or_of_the_connection(postgres):
     assert extract(postgres, 'select id from "Odd"', schema=name) == [{"id": 1}]
 
 
+def test_the_schema_of_a_step_wins_over_that_of_its_connection(postgres):
+    """Both are given: the step reads and writes the table of its own schema."""
+    own, other = f"s_{uuid4().hex}", f"s_{uuid4().hex}"
+    for schema in (own, other):
+        postgres.execute(f"create schema {schema}", f"create table {schema}.movies (id int primary key)")
+    context = a_context(connection={"url": postgres.dsn, "schema": other})
+    given = {"connection": "@postgres.shop", "schema": own}
+    row = {"table": "movies", "rows": [{"id": 1}], "mode": "upsert", "key": ["id"]}
+    assert outputs_of("postgres.writer", given | row, context) == {"count": 1, "table": f"{own}.movies"}
+    assert outputs_of("postgres.extractor", given | {"query": "select id from movies"}, context)["rows"] == [{"id": 1}]
+
+
+@table(("step", "connection", "limit"), [(70_000, 80_000, "70s"), (80_000, 70_000, "80s"), (None, 80_000, "80s")])
+def test_the_statement_timeout_of_a_step_wins_over_that_of_its_connection(postgres, step, connection, limit):
+    """Both are given: that of the step counts, whichever is shorter."""
+    fields = {"url": postgres.dsn, "statement_timeout_ms": connection}
+    given = {"connection": "@postgres.shop", "query": "select current_setting('statement_timeout') as limit"}
+    given |= {} if step is None else {"statement_timeout_ms": step}
+    assert outputs_of("postgres.extractor", given, a_context(connection=fields))["rows"] == [{"limit": limit}]
+
+
 # --- writing ---
 
 

@@ -536,6 +536,19 @@ def test_a_schema_is_that_of_the_step_or_of_the_connection(postgres, rest):
     assert ids(postgres, f"other.{name}") == [2]
 
 
+def test_the_schema_of_a_step_wins_over_that_of_its_connection(postgres, rest):
+    """Both are given: rows are written to the schema of the step, and deleted there."""
+    name = f"m_{uuid4().hex}"
+    for schema in ("public", "other"):
+        postgres.execute(f"create table {schema}.{name} (id int primary key, title text)")
+    context = a_context(connection=there(rest, schema="public"))
+    assert outputs_of("supabase.writer", writing(name, some(1, 2), schema="other"), context)["count"] == 2
+    assert (ids(postgres, f"public.{name}"), ids(postgres, f"other.{name}")) == ([], [1, 2])
+    deletion = {"connection": "@supabase.main", "table": name, "schema": "other", "match": {"id": 1}}
+    assert outputs_of("supabase.deleter", deletion, context)["count"] == 1
+    assert ids(postgres, f"other.{name}") == [2]
+
+
 # --- faults ---
 
 
