@@ -1192,7 +1192,7 @@ def test_entries_of_another_program_are_taken_in(shop, tmp_path):
     (letter,) = shop.letters.find()
     assert (letter.id, letter.pipeline, letter.item_key, letter.kind) == (UUID(foreign.id).hex, "git", "w-1", "job")
     assert (letter.payload, letter.error, letter.error_class) == (
-        {"type": "sweep"},
+        {"task": {"type": "sweep"}, "repos": ["a", "b"], "adapter": "git"},
         "no such host: password=***",
         "network_error",
     )
@@ -1201,3 +1201,18 @@ def test_entries_of_another_program_are_taken_in(shop, tmp_path):
     shop.letters.export(tmp_path / "again")
     (again,) = Directory(tmp_path / "again").entries()[0]
     assert vars(again) == {**vars(foreign), "error": "no such host: password=***"}  # the same entry, without the secret
+
+
+def test_an_edited_entry_of_another_program_is_written_as_it_is_now(shop, tmp_path):
+    """The repositories that an edit left go into the file; one that is no such work any more is written as ours."""
+    Directory(tmp_path / "in").write(entry(id=str(UUID(int=1))))
+    Directory(tmp_path / "in").write(entry(id=str(UUID(int=2))))
+    shop.letters.import_(tmp_path / "in")
+    work = {"task": {"type": "sweep"}, "repos": ["b"], "adapter": "git"}
+    shop.letters.edit(UUID(int=1).hex, work, reason="a was done")
+    shop.letters.edit(UUID(int=2).hex, ["something else"], reason="another shape")
+    shop.letters.export(tmp_path / "out")
+    written = {item.id: item for item in Directory(tmp_path / "out").entries()[0]}
+    first, second = written[str(UUID(int=1))], written[str(UUID(int=2))]
+    assert (first.task, first.repos, first.adapter, first.metadata) == ({"type": "sweep"}, ["b"], "git", {})
+    assert (second.task["pipeline"], second.metadata["outlast"]["kind"]) == ("git", "job")
