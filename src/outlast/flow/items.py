@@ -685,6 +685,7 @@ class _Project:
         plan = self._pipeline._plan(  # noqa: SLF001 - a run that winds down with the flow
             home=self._home,
             on_item_error=self._config.on_item_error,
+            breaker_rounds=self._config.breaker_rounds,
             on_change="keep",
             watch=self._runs.watch,
             **options,
