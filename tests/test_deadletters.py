@@ -1218,7 +1218,14 @@ def test_groups_keep_ports_apart():
         "connect to [::1]:{} failed",
         "localhost:{} is away",
     ]
-    together = ["shop.py:{}: no key", "order:{} is unknown", "row {}:30 is wrong", "took {}.5 s", "version 1.2.{}.4", "a:{}:b"]
+    together = [
+        "shop.py:{}: no key",
+        "order:{} is unknown",
+        "row {}:30 is wrong",
+        "took {}.5 s",
+        "version 1.2.{}.4",
+        "a:{}:b",
+    ]
     wrong = [text for text in apart if normalised(text.format(9203)) == normalised(text.format(9204))]
     wrong += [text for text in apart if normalised(text.format(40_001)) != normalised(text.format(51_742))]
     wrong += [text for text in apart if normalised(text.format(32_767)) == normalised(text.format(32_768))]

@@ -133,7 +133,9 @@ def test_the_rounds_of_probes_that_stop_a_run_are_an_option():
         (7, 99): ("failed", "breaker_open", 7),
         (7, 6): ("completed", None, 6 + 50),
     }
-    with pytest.raises(outlast.ConfigurationError, match="expected breaker_rounds to be an integer of at least 1, got: 0"):
+    with pytest.raises(
+        outlast.ConfigurationError, match="expected breaker_rounds to be an integer of at least 1, got: 0"
+    ):
         outlast.Pipeline("p", work).run([1], breaker_rounds=0)
 
 

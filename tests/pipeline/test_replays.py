@@ -576,7 +576,15 @@ def test_entries_of_another_program_are_replayed_and_one_that_cannot_be_stops_no
     mill = Mill(app)
     mill.fail(range(3), bad=range(3))
     foreign = DeadLetterEntry(
-        *("7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55", "w-1", {"type": "sweep"}, ["repo-a", "repo-b"], "mill", "boom", "ValueError"),
+        *(
+            "7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55",
+            "w-1",
+            {"type": "sweep"},
+            ["repo-a", "repo-b"],
+            "mill",
+            "boom",
+            "ValueError",
+        ),
         timestamp="2026-11-15T09:30:00+00:00",
         metadata={},
     )

@@ -567,7 +567,9 @@ def test_mistakes_in_a_stage_are_all_reported_at_once():
     with pytest.raises(outlast.ConfigurationError, match="at least one stage"):
         outlast.Pipeline("p")
     stage = outlast.stage(work)
-    with pytest.raises(outlast.ConfigurationError, match=r"names that differ, got: 'work'\. .*@outlast\.stage\(name=\.\.\.\)"):
+    with pytest.raises(
+        outlast.ConfigurationError, match=r"names that differ, got: 'work'\. .*@outlast\.stage\(name=\.\.\.\)"
+    ):
         outlast.Pipeline("p", stage, stage)
     for name, said in (("", "a name"), (7, "a name"), ("\ud800", "a name in Unicode")):
         with pytest.raises(outlast.ConfigurationError, match=f"expected name to be {said}"):
@@ -591,7 +593,10 @@ def test_stages_of_one_factory_have_names(tmp_path):
         return llm_call
 
     pipeline = outlast.Pipeline("named", made("first"), made("second", batch=2), app=app)
-    assert [(stage.name, stage.__name__) for stage in pipeline.stages] == [("first", "llm_call"), ("second", "llm_call")]
+    assert [(stage.name, stage.__name__) for stage in pipeline.stages] == [
+        ("first", "llm_call"),
+        ("second", "llm_call"),
+    ]
     pipeline.run([1, 2], check=False)
     assert [letter.stage for letter in app.dead_letters.find()] == ["first"]
     broken.remove("first")

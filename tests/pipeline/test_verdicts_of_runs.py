@@ -92,7 +92,9 @@ def test_a_run_that_failed_is_what_most_of_its_items_failed_with():
             copy = pickle.loads(pickle.dumps(error))
             outer = Wrapped("the nightly import failed")
             outer.__cause__ = error
-            found.append((run.name, {(classify(each).error_class, classify(each).category) for each in (error, copy, outer)}))
+            found.append(
+                (run.name, {(classify(each).error_class, classify(each).category) for each in (error, copy, outer)})
+            )
             expected.append((run.name, {(error_class, category)}))
     assert found == expected
 
@@ -175,7 +177,9 @@ def test_a_job_around_a_run_is_tried_again_as_one_around_a_call():
         bad = over_wrong_items.enqueue()
         work(app)
         found = {job.kind: [(row.error_class, row.stop_reason) for row in job.history()] for job in handles}
-        assert found == {job.kind: [("connection_refused", None)] * 3 + [("connection_refused", "exhausted")] for job in handles}
+        assert found == {
+            job.kind: [("connection_refused", None)] * 3 + [("connection_refused", "exhausted")] for job in handles
+        }
         assert [(row.error_class, row.stop_reason) for row in bad.history()] == [("data_error", "permanent")]
 
 
@@ -191,10 +195,13 @@ steps:
 """
 
 
-@pytest.mark.parametrize(("error", "expected"), [
-    ("ConnectionRefusedError", ("connection_refused", "transient")),
-    ("ValueError", ("data_error", "permanent")),
-])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("ConnectionRefusedError", ("connection_refused", "transient")),
+        ("ValueError", ("data_error", "permanent")),
+    ],
+)
 def test_a_flow_that_failed_is_what_its_step_failed_with(tmp_path, monkeypatch, error, expected):
     """D-42: also when it is read from the store by a run that has nothing to do, and where it was sent."""
     monkeypatch.chdir(tmp_path)
@@ -207,7 +214,9 @@ def test_a_flow_that_failed_is_what_its_step_failed_with(tmp_path, monkeypatch, 
     with virtual_time():
         with pytest.raises(outlast.FlowFailed) as failed:
             flow.run(app=app, run_key="k")
-        stored = pytest.raises(outlast.FlowFailed, flow.run(app=app, run_key="k", check=False).raise_for_status).value
+        with pytest.raises(outlast.FlowFailed) as again:
+            flow.run(app=app, run_key="k", check=False).raise_for_status()
+        stored = again.value
         for each in (failed.value, stored, pickle.loads(pickle.dumps(failed.value))):
             assert (classify(each).error_class, classify(each).category) == expected
         around = []

@@ -64,11 +64,11 @@ from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.pipeline import Pipeline
 from outlast.pipeline.replays import Chosen
+from outlast.pipeline.results import verdict_on
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
-from outlast.pipeline.results import verdict_on
-from outlast.verdicts import classify, mark_begun
+from outlast.verdicts import mark_begun
 from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:

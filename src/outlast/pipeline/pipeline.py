@@ -486,7 +486,9 @@ def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any
     if SOURCE in names:
         check.add("stages", "names other than that of the source", SOURCE, "Items that could not be read fail at it.")
     for name in {name for name in names if names.count(name) > 1}:
-        why = "Dead letters are found by the name of their stage: give one of them another with @outlast.stage(name=...)."
+        why = (
+            "Dead letters are found by the name of their stage: give one of them another with @outlast.stage(name=...)."
+        )
         check.add("stages", "names that differ", name, why)
     return stages
 

@@ -93,7 +93,10 @@ class Runner:
         )
         self.phase = Phase()
         last = len(plan.stages) - 1
-        self.stages = [RunStage(facts, stage, i, last=i == last, most_rounds=plan.breaker_rounds) for i, stage in enumerate(plan.stages)]
+        self.stages = [
+            RunStage(facts, stage, i, last=i == last, most_rounds=plan.breaker_rounds)
+            for i, stage in enumerate(plan.stages)
+        ]
         for stage in self.stages:
             stage.work = scripted(stage.work, stage.name)
         # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
