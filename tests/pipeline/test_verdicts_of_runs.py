@@ -136,6 +136,31 @@ def test_an_inner_retry_owns_the_run_that_failed():
     assert found == {1: (3, "exhausted"), 2: (1, "nested_exhausted")}
 
 
+def test_a_run_whose_items_must_not_be_done_twice_is_not_tried_again():
+    """An outcome that is unknown stays with the items: neither a retry nor a job around the run does them once more."""
+    app = outlast.App("verdicts-ambiguous")
+    calls = []
+
+    @outlast.stage(guard=outlast.Guard(idempotent=False))
+    def charge(x):
+        calls.append(x)
+        raise ConnectionResetError("the answer was lost")
+
+    charges = outlast.Pipeline("charges", charge, app=app)
+
+    @app.job
+    def bill():
+        charges.run([1])
+
+    with temporary_store(app), virtual_time():
+        with pytest.raises(RunFailed):
+            outlast.retry(max_attempts=3)(charges.run)([1])
+        assert calls == [1]
+        job = bill.enqueue()
+        work(app)
+        assert (calls, [(row.error_class, row.stop_reason) for row in job.history()]) == ([1, 1], [("connection_reset", "ambiguous")])
+
+
 def test_a_job_around_a_run_is_tried_again_as_one_around_a_call():
     """D-42: an outage inside of a run, of an async one, of a flow and under another exception is one of the job."""
     app = outlast.App("verdicts-jobs")
