@@ -158,7 +158,10 @@ def test_a_run_whose_items_must_not_be_done_twice_is_not_tried_again():
         assert calls == [1]
         job = bill.enqueue()
         work(app)
-        assert (calls, [(row.error_class, row.stop_reason) for row in job.history()]) == ([1, 1], [("connection_reset", "ambiguous")])
+        assert (calls, [(row.error_class, row.stop_reason) for row in job.history()]) == (
+            [1, 1],
+            [("connection_reset", "ambiguous")],
+        )
 
 
 def test_a_job_around_a_run_is_tried_again_as_one_around_a_call():

@@ -181,7 +181,8 @@ def retriable(error: Exception | int, policy: policy.RetryPolicy) -> bool:
     """
     Whether the policy would try this error, or this HTTP status, again.
 
-    >>> retriable(429, RetryPolicy(retriable_errors=["timeout", 429])), retriable(404, RetryPolicy())
+    >>> listed = RetryPolicy(retriable_errors=["timeout", 429])
+    >>> retriable(429, listed), retriable(404, listed)
     (True, False)
     """
     if isinstance(error, Exception):
