@@ -1194,10 +1194,16 @@ def test_a_letter_of_another_program_is_replayed_as_it_is_told(shell):
     assert shell("dlq import in").returncode == 0
     shown = shell("dlq show 0000")
     assert "item         w of reviews, of another program\n" in shown.stdout
+    assert '"repos": [ "a" ]' in " ".join(shown.stdout.split())
     offered = "outlast dlq replay 000000000000 --target FILE:NAME"
     assert shown.stderr.splitlines() == [f"Send it again: {offered}"]
-    done = shell(offered.removeprefix("outlast ").replace("FILE:NAME", "app.py:reviews"))
+    (shell.folder / "sweeps.py").write_text(
+        "import outlast\n\n@outlast.stage\ndef sweep(work):\n    open('swept', 'w').write(repr([work['task']['text'], work['repos']]))\n\n"
+        "reviews = outlast.Pipeline('reviews', sweep)\n"
+    )
+    done = shell(offered.removeprefix("outlast ").replace("FILE:NAME", "sweeps.py:reviews"))
     assert done.returncode == 0, done.stderr
+    assert (shell.folder / "swept").read_text() == "['fine', ['a']]"
     assert shell.json("dlq show 0000")["status"] == "resolved"
 
 

@@ -188,6 +188,17 @@ def test_the_mean_of_a_hundred_delays():
         (["timeout"], TimeoutError(), True),
         (["econnrefused"], ConnectionRefusedError(), True),
         (["timeout"], ConnectionResetError(), False),
+        # A status against names, which it never is one of.
+        (["timeout", "econnrefused"], 429, False),
+        (["timeout", "econnrefused"], 404, False),
+        (["econnrefused", 429], 429, True),
+        (["econnrefused", 429], 430, False),
+        ([ConnectionError, "requests.Timeout", 503], 503, True),
+        ([ConnectionError, "requests.Timeout", 503], 500, False),
+        ("all", 404, True),
+        ("none", 503, False),
+        ("all", 42, False),
+        ("all", "timeout", False),
     ],
 )
 def test_what_is_retriable(listed, error, expected):

@@ -474,7 +474,7 @@ class Sweeper:
     ],
 )
 def test_a_failing_repository_stops_no_other(repos, bad, status):
-    """S4-25, S4-26, S4-27, S4-29: all are tried, one event each, and the strict word for the whole; nothing to do is a success."""
+    """S4-25, S4-26, S4-27, S4-29: all are tried, one event each at the level of old, and the strict word for the whole; nothing to do is a success."""
     adapter = Sweeper(*bad)
     with capture_events() as events:
         result = asyncio.run(compat.execute_with_graceful_degradation({"type": "sweep"}, repos, adapter))
@@ -484,9 +484,12 @@ def test_a_failing_repository_stops_no_other(repos, bad, status):
     assert result.metadata == {"task": {"type": "sweep"}, "adapter": "Sweeper"}
     assert result.execution_time_seconds >= 0
     assert adapter.seen == [({"type": "sweep"}, [repo]) for repo in repos]
-    assert [(event.name, event.item_id) for event in events] == [
-        ("item_failed" if repo in bad else "item_succeeded", repo) for repo in repos
+    assert [(event.name, event.item_id, event.level) for event in events] == [
+        ("item_failed", repo, "error") if repo in bad else ("item_succeeded", repo, "info") for repo in repos
     ]
+    with capture_events() as events:
+        outlast.map(str, repos)
+    assert {event.level for event in events} <= {"debug"}  # elsewhere a success is no news
 
 
 def test_all_repositories_are_worked_on_at_the_same_time():
@@ -1192,7 +1195,7 @@ def test_entries_of_another_program_are_taken_in(shop, tmp_path):
     (letter,) = shop.letters.find()
     assert (letter.id, letter.pipeline, letter.item_key, letter.kind) == (UUID(foreign.id).hex, "git", "w-1", "job")
     assert (letter.payload, letter.error, letter.error_class) == (
-        {"type": "sweep"},
+        {"task": {"type": "sweep"}, "repos": ["a", "b"], "adapter": "git"},
         "no such host: password=***",
         "network_error",
     )
@@ -1201,3 +1204,46 @@ def test_entries_of_another_program_are_taken_in(shop, tmp_path):
     shop.letters.export(tmp_path / "again")
     (again,) = Directory(tmp_path / "again").entries()[0]
     assert vars(again) == {**vars(foreign), "error": "no such host: password=***"}  # the same entry, without the secret
+
+
+def test_groups_keep_ports_apart():
+    """User B12: addresses that differ in the port are two problems; ports of connections, hosts and line numbers are not."""
+    apart = [
+        "circuit_open: the circuit '127.0.0.1:{}' is open",
+        "connect to db-1.example.com:{} failed.",
+        "[Errno 111] Connect call failed ('10.0.0.7', {})",
+        'connection to server at "127.0.0.1", port {} failed: refused',
+        "HTTPConnectionPool(host='shop', port={}): Max retries exceeded",
+        "GET http://user:1@shop.example:{}/orders/17?page=2 gave 500",
+        "connect to [::1]:{} failed",
+        "localhost:{} is away",
+    ]
+    together = [
+        "shop.py:{}: no key",
+        "order:{} is unknown",
+        "row {}:30 is wrong",
+        "took {}.5 s",
+        "version 1.2.{}.4",
+        "a:{}:b",
+    ]
+    wrong = [text for text in apart if normalised(text.format(9203)) == normalised(text.format(9204))]
+    wrong += [text for text in apart if normalised(text.format(40_001)) != normalised(text.format(51_742))]
+    wrong += [text for text in apart if normalised(text.format(32_767)) == normalised(text.format(32_768))]
+    wrong += [text for text in together if normalised(text.format(9203)) != normalised(text.format(9204))]
+    assert wrong == []
+    assert normalised("10.0.0.1:5432 is away") == normalised("10.9.9.9:5432 is away")
+
+
+def test_an_edited_entry_of_another_program_is_written_as_it_is_now(shop, tmp_path):
+    """The repositories that an edit left go into the file; one that is no such work any more is written as ours."""
+    Directory(tmp_path / "in").write(entry(id=str(UUID(int=1))))
+    Directory(tmp_path / "in").write(entry(id=str(UUID(int=2))))
+    shop.letters.import_(tmp_path / "in")
+    work = {"task": {"type": "sweep"}, "repos": ["b"], "adapter": "git"}
+    shop.letters.edit(UUID(int=1).hex, work, reason="a was done")
+    shop.letters.edit(UUID(int=2).hex, ["something else"], reason="another shape")
+    shop.letters.export(tmp_path / "out")
+    written = {item.id: item for item in Directory(tmp_path / "out").entries()[0]}
+    first, second = written[str(UUID(int=1))], written[str(UUID(int=2))]
+    assert (first.task, first.repos, first.adapter, first.metadata) == ({"type": "sweep"}, ["b"], "git", {})
+    assert (second.task["pipeline"], second.metadata["outlast"]["kind"]) == ("git", "job")

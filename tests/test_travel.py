@@ -42,6 +42,7 @@ def program(folder, name, text, **variables):
         cwd=folder,
         capture_output=True,
         text=True,
+        check=False,
         timeout=50,
         env={key: value for key, value in os.environ.items() if key != "OUTLAST_STORE"} | variables,
     )
@@ -195,12 +196,15 @@ circuit = outlast.sharing.named._by_name["breaker", "bank"]
 circuit.isolate("by hand")
 """
     assert program(elsewhere, "opens.py", opens) == "2\n"
-    asks = SHOP + """
+    asks = (
+        SHOP
+        + """
 try:
     careful(1)
 except outlast.CircuitBreakerOpenError as error:
     print(error.name)
 """
+    )
     assert program(tmp_path, "asks.py", asks) == "bank\n"
 
 
@@ -237,7 +241,9 @@ def test_plain_pickle_names_the_field_that_has_no_name():
         assert field in str(refused.value)
         assert "Define it with def at the top of a module, or send it with cloudpickle." in str(refused.value)
         assert type(cloudpickle.loads(cloudpickle.dumps(thing))) is type(thing)
-    found = cloudpickle.loads(cloudpickle.dumps(outlast.Guard(outlast.__name__, retry=things["on_errors[1] of a RetryPolicy"])))
+    found = cloudpickle.loads(
+        cloudpickle.dumps(outlast.Guard(outlast.__name__, retry=things["on_errors[1] of a RetryPolicy"]))
+    )
     assert found.retry.on_errors[1](KeyError()) is True
 
 
@@ -252,10 +258,14 @@ def test_a_copy_of_a_pipeline_leaves_the_app_its_own():
 
 def test_a_decorated_function_that_was_sent_hears_of_scopes_of_tests():
     """A copy by value reads what is turned off and scripted in the process that it runs in."""
+
     def reset(x):
         raise ConnectionResetError("reset by peer")
 
-    sent = [cloudpickle.loads(cloudpickle.dumps(guard(reset))) for guard in (outlast.retry(), outlast.Guard("g", total_timeout=60))]
+    sent = [
+        cloudpickle.loads(cloudpickle.dumps(guard(reset)))
+        for guard in (outlast.retry(), outlast.Guard("g", total_timeout=60))
+    ]
     for one in sent:
         with virtual_time() as time, capture_events() as events, pytest.raises(ConnectionResetError):
             one(1)
@@ -294,7 +304,9 @@ except outlast.ConfigurationError as error:
     url = "postgresql://other@db.example/shop"
     shared = "<what the app 'secretive' shares in postgresql://***@db.example/shop>"
     assert program(tmp_path, "asks.py", asks, OUTLAST_STORE=url) == f"<App 'secretive'>\n{shared}\n"
-    own = f"import outlast\napp = outlast.App('secretive', store={url!r})\n" + asks.replace("print(repr(pickle", "print(app is (pickle")
+    own = f"import outlast\napp = outlast.App('secretive', store={url!r})\n" + asks.replace(
+        "print(repr(pickle", "print(app is (pickle"
+    )
     assert program(tmp_path, "own.py", own) == f"True\n{shared}\n"
     assert pickle.loads(sent[0]) is app
 

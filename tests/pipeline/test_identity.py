@@ -171,12 +171,20 @@ def test_a_run_that_other_code_has_finished_is_refused(app, tmp_path):
             'To accept what is finished, give on_change="keep" (--on-change keep).'
         )
         after = app.store.find_run("nightly", "2026-11-19")
-        assert (after.status, after.why, after.identity, after.counts) == (before.status, before.why, before.identity, before.counts)
+        assert (after.status, after.why, after.identity, after.counts) == (
+            before.status,
+            before.why,
+            before.identity,
+            before.counts,
+        )
         assert sink.read_text() == written
     # Each way out is one, and the first program still has its run.
     assert nightly(app, 1, 1).run(ROWS, run_key="2026-11-19", item_key="id", sink=sink).status == "completed"
     assert nightly(app, 2, 2).run(ROWS, run_key="another").counts.succeeded == 3
-    assert nightly(app, 3, 3).run(ROWS, run_key="2026-11-19", item_key="id", sink=sink, on_change="keep").status == "completed"
+    assert (
+        nightly(app, 3, 3).run(ROWS, run_key="2026-11-19", item_key="id", sink=sink, on_change="keep").status
+        == "completed"
+    )
 
 
 def test_changed_code_with_open_work_or_an_unchanged_stage_is_a_warning(app):
@@ -189,7 +197,9 @@ def test_changed_code_with_open_work_or_an_unchanged_stage_is_a_warning(app):
     nightly(app, 1, failing=[1]).run(ROWS, run_key="letters", check=False)
     assert nightly(app, 2).reprocess().counts.succeeded == 1
     nightly(app, 1, failing=[1]).run(ROWS, run_key="more letters", check=False)
-    with pytest.raises(outlast.ConfigurationError, match=r"Replay its dead letters with reprocess\(\) or outlast dlq replay\."):
+    with pytest.raises(
+        outlast.ConfigurationError, match=r"Replay its dead letters with reprocess\(\) or outlast dlq replay\."
+    ):
         nightly(app, 2).run(ROWS, run_key="more letters")
 
 
@@ -202,7 +212,17 @@ def test_a_command_that_meets_a_run_of_other_code_exits_with_2(app, tmp_path, mo
         text = f"import outlast\n@outlast.stage\ndef clean(row):\n    return {body}\nnightly = outlast.Pipeline('nightly', clean)\n"
         (tmp_path / "shop.py").write_text(text)
         for option in ((), ("--on-change", "keep")):
-            words = ["run", "shop.py:nightly", "--input", "in.jsonl", "--run-key", "k", "--store", "sqlite:///cli.db", *option]
+            words = [
+                "run",
+                "shop.py:nightly",
+                "--input",
+                "in.jsonl",
+                "--run-key",
+                "k",
+                "--store",
+                "sqlite:///cli.db",
+                *option,
+            ]
             with Forked([sys.executable, "-m", "outlast.cli", *words], stdout=PIPE, stderr=PIPE, text=True) as process:
                 err = process.communicate()[1]
             said.append((process.returncode, "--on-change keep" in err))

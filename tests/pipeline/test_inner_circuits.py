@@ -7,6 +7,7 @@ import pytest
 import outlast
 from outlast import CircuitBreaker, Guard, RetryPolicy
 from outlast.testing import run as trial
+from outlast.testing import virtual_time
 
 KINDS = pytest.mark.parametrize("kind", ["sync", "async", "sync batch", "async batch"])
 RESET = 300.0  # longer than max_retry_after
@@ -103,6 +104,39 @@ def test_the_stages_own_circuit_still_stops_the_run():
     result = trial(outlast.Pipeline("p", work), range(50))
     assert (result.status, result.reason) == ("failed", "breaker_open")
     assert "circuit breaker svc is isolated: moving to another rack" in result.why
+
+
+def test_the_rounds_of_probes_that_stop_a_run_are_an_option():
+    """User B11: an outage of so many rounds ends the run, one round less does not; each of them has its number."""
+    ends = {}
+    for rounds, up_after in ((1, 99), (2, 99), (3, 99), (7, 99), (7, 6)):
+        breaker = CircuitBreaker(f"svc{rounds}", failure_threshold=3, reset_timeout=60, half_open_requests=1)
+        calls = []
+
+        @outlast.stage(guard=Guard("svc", retry=RetryPolicy(max_attempts=30), breaker=breaker), concurrency=1)
+        async def work(item, calls=calls, up_after=up_after):
+            calls.append(item)
+            if len(calls) <= 3 + up_after:
+                raise ConnectionRefusedError("down")
+            return item
+
+        options = {} if rounds == 3 else {"breaker_rounds": rounds}  # three, if nothing is said
+        with virtual_time():
+            result = outlast.Pipeline("p", work).run(range(50), check=False, **options)
+        ends[rounds, up_after] = (result.status, result.reason, len(calls) - 3)
+        if rounds in (1, 2):
+            assert f"stayed open after {rounds} round{'s' if rounds > 1 else ''} of probes" in result.why
+    assert ends == {
+        (1, 99): ("failed", "breaker_open", 1),
+        (2, 99): ("failed", "breaker_open", 2),
+        (3, 99): ("failed", "breaker_open", 3),
+        (7, 99): ("failed", "breaker_open", 7),
+        (7, 6): ("completed", None, 6 + 50),
+    }
+    with pytest.raises(
+        outlast.ConfigurationError, match="expected breaker_rounds to be an integer of at least 1, got: 0"
+    ):
+        outlast.Pipeline("p", work).run([1], breaker_rounds=0)
 
 
 def test_an_inner_circuit_that_is_isolated_is_asked_again_up_to_the_last_attempt():

@@ -572,11 +572,19 @@ def test_letters_of_stages_that_are_no_more_begin_at_the_start(app):
 
 
 def test_entries_of_another_program_are_replayed_and_one_that_cannot_be_stops_no_other(app, tmp_path):
-    """S4-22: an imported entry begins at the start; a payload that nobody can read stays, with the reason."""
+    """S4-22: an imported entry begins at the start, with its repositories; a payload that cannot be read stays, with the reason."""
     mill = Mill(app)
     mill.fail(range(3), bad=range(3))
     foreign = DeadLetterEntry(
-        *("7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55", "w-1", {"type": "sweep"}, ["a"], "mill", "boom", "ValueError"),
+        *(
+            "7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55",
+            "w-1",
+            {"type": "sweep"},
+            ["repo-a", "repo-b"],
+            "mill",
+            "boom",
+            "ValueError",
+        ),
         timestamp="2026-11-15T09:30:00+00:00",
         metadata={},
     )
@@ -593,8 +601,9 @@ def test_entries_of_another_program_are_replayed_and_one_that_cannot_be_stops_no
     def grind(value):
         return value
 
+    work = {"task": {"type": "sweep"}, "repos": ["repo-a", "repo-b"], "adapter": "mill"}
     result = outlast.Pipeline("mill", clean, grind, app=app).reprocess(check=False)
-    assert sorted(result.outputs(), key=str) == [0, 2, {"type": "sweep"}]
+    assert sorted(result.outputs(), key=str) == [0, 2, work]
     assert (result.counts.total, result.counts.succeeded, result.counts.dlq) == (4, 3, 1)
     assert "Not tried and still open: 1 letter: cannot be replayed, because" in result.why
     (left,) = app.store.letters(status="open")

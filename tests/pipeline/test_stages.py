@@ -314,6 +314,36 @@ def test_repairs_change_the_input_and_are_no_retries(sync):
         outlast.stage(repairs=[half] * 3)(work)
 
 
+@pytest.mark.parametrize("batch", [None, 2])
+@both
+def test_a_request_that_the_service_refused_is_not_repaired(sync, batch):
+    """User B12: no repair after a 400; after an answer of the wrong shape, a 422 and a 413 there is one."""
+    repaired = []
+
+    class Refused(Exception):
+        def __init__(self, status):
+            super().__init__(f"refused with {status}")
+            self.status_code = status
+
+    def work(given):
+        for item in given if batch else [given]:
+            if item == "wrong shape":
+                raise ValueError("no JSON")
+            if isinstance(item, int):
+                raise Refused(item)
+        return given
+
+    def repair(item, error):
+        repaired.append(item)
+        return "good"
+
+    stage = made(work, sync=sync, batch=batch, repairs=[repair])
+    result = trial(outlast.Pipeline("p", stage), [400, 413, 422, "wrong shape", "good"])
+    assert repaired.sort(key=str) is None
+    assert repaired == [413, 422, "wrong shape"]
+    assert (result.counts.succeeded, result.counts.dlq) == (4, 1)
+
+
 @both
 def test_a_fallback_answers_when_all_has_failed(sync):
     """The guard's fallback gets the same item; its answer is the output, with a warning."""
@@ -540,8 +570,43 @@ def test_mistakes_in_a_stage_are_all_reported_at_once():
     with pytest.raises(outlast.ConfigurationError, match="at least one stage"):
         outlast.Pipeline("p")
     stage = outlast.stage(work)
-    with pytest.raises(outlast.ConfigurationError, match="names that differ"):
+    with pytest.raises(
+        outlast.ConfigurationError, match=r"names that differ, got: 'work'\. .*@outlast\.stage\(name=\.\.\.\)"
+    ):
         outlast.Pipeline("p", stage, stage)
+    for name, said in (("", "a name"), (7, "a name"), ("\ud800", "a name in Unicode")):
+        with pytest.raises(outlast.ConfigurationError, match=f"expected name to be {said}"):
+            outlast.stage(name=name)(work)
+    with pytest.raises(outlast.ConfigurationError, match="names other than that of the source"):
+        outlast.Pipeline("p", outlast.stage(name="source")(work))
+
+
+def test_stages_of_one_factory_have_names(tmp_path):
+    """Seeds L8: two stages of one function, one of them in batches, and their dead letters are told apart and replayed."""
+    app = outlast.App("named-stages", store=f"sqlite:///{tmp_path}/named.db")
+    broken = {"first", "second"}
+
+    def made(name, **options):
+        @outlast.stage(name=name, **options)
+        def llm_call(item):
+            if name in broken and 2 in (item if isinstance(item, list) else [item]):
+                raise ValueError(f"{name} fails")
+            return item
+
+        return llm_call
+
+    pipeline = outlast.Pipeline("named", made("first"), made("second", batch=2), app=app)
+    assert [(stage.name, stage.__name__) for stage in pipeline.stages] == [
+        ("first", "llm_call"),
+        ("second", "llm_call"),
+    ]
+    pipeline.run([1, 2], check=False)
+    assert [letter.stage for letter in app.dead_letters.find()] == ["first"]
+    broken.remove("first")
+    assert pipeline.reprocess(stage="first", check=False).counts.dlq == 1
+    assert [letter.stage for letter in app.dead_letters.find()] == ["second"]
+    broken.clear()
+    assert pipeline.reprocess(stage="second").counts.succeeded == 1
 
 
 @pytest.mark.parametrize("delay", ["a", None, -1, float("nan"), float("inf"), True])

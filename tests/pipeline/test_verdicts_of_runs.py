@@ -92,7 +92,9 @@ def test_a_run_that_failed_is_what_most_of_its_items_failed_with():
             copy = pickle.loads(pickle.dumps(error))
             outer = Wrapped("the nightly import failed")
             outer.__cause__ = error
-            found.append((run.name, {(classify(each).error_class, classify(each).category) for each in (error, copy, outer)}))
+            found.append(
+                (run.name, {(classify(each).error_class, classify(each).category) for each in (error, copy, outer)})
+            )
             expected.append((run.name, {(error_class, category)}))
     assert found == expected
 
@@ -132,6 +134,34 @@ def test_an_inner_retry_owns_the_run_that_failed():
                 nightly()
             found[retry.max_attempts] = (len(calls), outlast.stop_reason(failed.value))
     assert found == {1: (3, "exhausted"), 2: (1, "nested_exhausted")}
+
+
+def test_a_run_whose_items_must_not_be_done_twice_is_not_tried_again():
+    """An outcome that is unknown stays with the items: neither a retry nor a job around the run does them once more."""
+    app = outlast.App("verdicts-ambiguous")
+    calls = []
+
+    @outlast.stage(guard=outlast.Guard(idempotent=False))
+    def charge(x):
+        calls.append(x)
+        raise ConnectionResetError("the answer was lost")
+
+    charges = outlast.Pipeline("charges", charge, app=app)
+
+    @app.job
+    def bill():
+        charges.run([1])
+
+    with temporary_store(app), virtual_time():
+        with pytest.raises(RunFailed):
+            outlast.retry(max_attempts=3)(charges.run)([1])
+        assert calls == [1]
+        job = bill.enqueue()
+        work(app)
+        assert (calls, [(row.error_class, row.stop_reason) for row in job.history()]) == (
+            [1, 1],
+            [("connection_reset", "ambiguous")],
+        )
 
 
 def test_a_job_around_a_run_is_tried_again_as_one_around_a_call():
@@ -175,7 +205,9 @@ def test_a_job_around_a_run_is_tried_again_as_one_around_a_call():
         bad = over_wrong_items.enqueue()
         work(app)
         found = {job.kind: [(row.error_class, row.stop_reason) for row in job.history()] for job in handles}
-        assert found == {job.kind: [("connection_refused", None)] * 3 + [("connection_refused", "exhausted")] for job in handles}
+        assert found == {
+            job.kind: [("connection_refused", None)] * 3 + [("connection_refused", "exhausted")] for job in handles
+        }
         assert [(row.error_class, row.stop_reason) for row in bad.history()] == [("data_error", "permanent")]
 
 
@@ -191,10 +223,13 @@ steps:
 """
 
 
-@pytest.mark.parametrize(("error", "expected"), [
-    ("ConnectionRefusedError", ("connection_refused", "transient")),
-    ("ValueError", ("data_error", "permanent")),
-])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("ConnectionRefusedError", ("connection_refused", "transient")),
+        ("ValueError", ("data_error", "permanent")),
+    ],
+)
 def test_a_flow_that_failed_is_what_its_step_failed_with(tmp_path, monkeypatch, error, expected):
     """D-42: also when it is read from the store by a run that has nothing to do, and where it was sent."""
     monkeypatch.chdir(tmp_path)
@@ -207,7 +242,9 @@ def test_a_flow_that_failed_is_what_its_step_failed_with(tmp_path, monkeypatch, 
     with virtual_time():
         with pytest.raises(outlast.FlowFailed) as failed:
             flow.run(app=app, run_key="k")
-        stored = pytest.raises(outlast.FlowFailed, flow.run(app=app, run_key="k", check=False).raise_for_status).value
+        with pytest.raises(outlast.FlowFailed) as again:
+            flow.run(app=app, run_key="k", check=False).raise_for_status()
+        stored = again.value
         for each in (failed.value, stored, pickle.loads(pickle.dumps(failed.value))):
             assert (classify(each).error_class, classify(each).category) == expected
         around = []

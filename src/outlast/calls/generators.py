@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from outlast.calls.state import Call
 
+
 class _DONE:
     """
     The inner generator has ended. A class, because cloudpickle copies the code of a decorated generator with what it

@@ -605,7 +605,7 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             raise
         else:
             if begun[4] is None and (result.__class__ in _here.PLAIN or not awaitable(result)):
-                if circuit is not None and (breaker.counts.failures or not free):
+                if breaker is not None and circuit is not None and (breaker.counts.failures or not free):
                     breaker.settle(circuit.era, failed=False)
                 if limit is not None:
                     limit.done(entry)
@@ -684,7 +684,7 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
                 call.begun(circuit, entry, seen)
                 call.succeeded(result)
                 return result
-            if circuit is not None and (breaker.counts.failures or not free):
+            if breaker is not None and circuit is not None and (breaker.counts.failures or not free):
                 breaker.settle(circuit.era, failed=False)
             if limit is not None:
                 limit.done(entry)

@@ -110,6 +110,16 @@ def run(
             "--on-change", help="When going on with stages or steps that have changed since: stop, keep or redo."
         ),
     ] = "stop",
+    breaker_rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--breaker-rounds",
+            metavar="N",
+            min=1,
+            help="Rounds of failed probes of a breaker that stop the run. Default: 3.",
+            show_default=False,
+        ),
+    ] = None,
     param: Params = None,
     profile: Annotated[
         str | None, typer.Option("--profile", metavar="NAME", help="Of a flow: the profile to use.", show_default=False)
@@ -141,6 +151,7 @@ def run(
         "--output": sink,
         "--item-key": item_key,
         "--on-item-error": on_item_error,
+        "--breaker-rounds": breaker_rounds,
     }
     of_flows = {
         "--param": param,
@@ -187,6 +198,7 @@ def run(
         "on_item_error": on_item_error,
         "on_change": on_change,
         "folder": str(Path.cwd()),
+        **({} if breaker_rounds is None else {"breaker_rounds": breaker_rounds}),
     }
     _started(pipeline, command, progress=progress, strict=strict, store=store, as_json=as_json)
 
@@ -588,6 +600,7 @@ def _started(
                 sink=sink,
                 on_item_error=command.get("on_item_error") or "dlq",
                 on_change=command.get("on_change") or "stop",
+                breaker_rounds=command.get("breaker_rounds") or 3,
                 check=False,
                 watch=watch,
             )

@@ -177,9 +177,26 @@ def compute_delay(attempt: int, policy: policy.RetryPolicy, *, roll: float | Non
     return round(policy.delay(attempt, here.get().dice.roll() if roll is None else roll) * 1000)
 
 
-def retriable(error: Exception, policy: policy.RetryPolicy) -> bool:
-    """Whether the policy would try this error again."""
-    return policy.refuses(error, classify(error), 0) is None
+def retriable(error: Exception | int, policy: policy.RetryPolicy) -> bool:
+    """
+    Whether the policy would try this error, or this HTTP status, again.
+
+    >>> listed = RetryPolicy(retriable_errors=["timeout", 429])
+    >>> retriable(429, listed), retriable(404, listed)
+    (True, False)
+    """
+    if isinstance(error, Exception):
+        return policy.refuses(error, classify(error), 0) is None
+    status = error if type(error) is int and 100 <= error <= _LAST_STATUS else None
+    # Not an exception, so no name and no type in the list is meant.
+    return status is not None and policy.refuses(_Answered(), classify(status), 0) is None
+
+
+class _Answered(Exception):
+    """An answer with a status."""
+
+
+_LAST_STATUS = 599
 
 
 class CircuitBreaker:
@@ -280,7 +297,8 @@ async def execute_with_graceful_degradation(task: dict[str, Any], repos: list[st
         else:
             done.append(repo)
         if listening():
-            tell_item(type(adapter).__name__, repo, end if isinstance(end, Exception) else None)
+            with as_loud():
+                tell_item(type(adapter).__name__, repo, end if isinstance(end, Exception) else None)
     return PartialResult(
         status="partial" if done and failed else "failure" if failed else "success",
         total_repos=len(repos),

@@ -269,7 +269,7 @@ def _public_name(error_type: str) -> str:
 # -- letters as entries
 
 _FOREIGN = "entry"  # what of another program's entry no letter has a place for
-_OURS = frozenset({_FOREIGN, "repos", "edits", "begins", EARLIER})
+_OURS = frozenset({_FOREIGN, "edits", "begins", EARLIER})
 
 
 def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any], unreadable: str | None = None) -> DeadLetterEntry:
@@ -313,9 +313,13 @@ def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any], unreadable: str
     )
     if not foreign or unreadable is not None or not isinstance(kept, dict):
         return entry
-    # The entry of another program: its task, or what somebody has made of that since.
+    # The entry of another program: its task and its repositories, or what an edit has made of them since.
+    work = decode(row.payload)
+    task, repos = (work.get("task"), work.get("repos")) if isinstance(work, dict) else (None, None)
+    if not isinstance(task, dict) or not isinstance(repos, list):
+        return entry
     own = {name: value for name, value in row.metadata.items() if name not in _OURS}
-    return replace(entry, task=decode(row.payload), repos=kept["repos"], timestamp=kept["timestamp"], metadata=own)
+    return replace(entry, task=task, repos=repos, timestamp=kept["timestamp"], metadata=own)
 
 
 def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLetterRow:
@@ -330,10 +334,10 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
         payload, stage, item_key = entry.task.get("payload"), entry.task.get("stage"), entry.task.get("item_key")
         data = bytes.fromhex(payload) if isinstance(payload, str) and _is_hex(payload) else json.dumps(payload).encode()
     else:
-        # Work of another program: the task is the payload, and whoever did it stands for the pipeline.
-        own, stage, item_key, data = {"kind": "job"}, "", entry.workflow_id, encode(entry.task)
-        metadata["repos"] = entry.repos
-        metadata[_FOREIGN] = {"repos": entry.repos, "timestamp": entry.timestamp}
+        # Work of another program, which its adapter does: that stands for the pipeline, and a replay needs the rest.
+        work = {"task": entry.task, "repos": entry.repos, "adapter": entry.adapter}
+        own, stage, item_key, data = {"kind": "job"}, "", entry.workflow_id, encode(work)
+        metadata[_FOREIGN] = {"timestamp": entry.timestamp}
     error_class = str(own.get("error_class") or classify(_public_name(entry.error_type)).error_class)
     return DeadLetterRow(
         id=UUID(entry.id).hex,

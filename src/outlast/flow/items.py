@@ -65,11 +65,11 @@ from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.pipeline import Pipeline
 from outlast.pipeline.replays import Chosen
+from outlast.pipeline.results import verdict_on
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
-from outlast.pipeline.results import verdict_on
-from outlast.verdicts import classify, mark_begun
+from outlast.verdicts import mark_begun
 from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
@@ -720,6 +720,7 @@ class _Project:
         plan = self._pipeline._plan(  # noqa: SLF001 - a run that winds down with the flow
             home=self._home,
             on_item_error=self._config.on_item_error,
+            breaker_rounds=self._config.breaker_rounds,
             on_change="keep",
             watch=self._runs.watch,
             **options,

@@ -116,8 +116,10 @@ class Jobs:
 
     def cancel(self, id: str, /, *, reason: str = "") -> bool:  # noqa: A002 - as above
         """
-        Take a job out of the queue, or ask the worker that is at it to stop; False if it has ended already. Who did it
-        and the `reason` are among its `changes`.
+        Ask for a job to be cancelled; whether that was asked, False if it has ended already.
+
+        A queued job is cancelled when this returns. The worker of a running one is asked to stop: blocking code cannot
+        be stopped and may still succeed, so look at `status`. Who asked and the `reason` are among its `changes`.
         """
         number, said = int(self.get(id).id), _reason(reason)
         return self._home.store.cancel_job(number, by=this_user(), reason=said, ahead_us=ahead_us())

@@ -33,7 +33,7 @@ def _plainly(parcel: _Parcel) -> tuple[Any, ...]:
     return first, tuple(rest)
 
 
-copyreg.pickle(_Parcel, _plainly)  # type: ignore[arg-type]
+copyreg.pickle(_Parcel, _plainly)
 
 
 def _parcel(value: Any, *plainly: Any) -> _Parcel:

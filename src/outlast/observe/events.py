@@ -548,6 +548,10 @@ class ItemSucceeded(ItemEvent):
     level: ClassVar[str] = "debug"
     _says: ClassVar[str] = "{0.step_id}: item {0.item_id} succeeded"
 
+    def __post_init__(self) -> None:
+        if loud.get():
+            self._told_at("info")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ItemFailed(ItemEvent):

@@ -86,7 +86,7 @@ class Home:
 
     def address_to_send(self) -> str | None:
         """
-        Where its store is, for another process. None if that may hold a password, or is what `OUTLAST_STORE` says.
+        Where its store is, for another process. None if that may hold a password.
         """
         other = self._substitute()
         return sendable(self._address() if other is None else Address(other.store_url).settled)
@@ -375,14 +375,14 @@ _homes: weakref.WeakSet[Home] = weakref.WeakSet()
 
 
 def sendable(address: str) -> str | None:
-    """A store's address, if another process may be told it: one that may hold a password stays here."""
-    if os.environ.get("OUTLAST_STORE") and address == Address.wanted().settled:
-        return None
+    """A store's settled address, if another process may be told it: one that may hold a password stays here."""
+    if "://" not in address:  # a file
+        return address
     try:
         hidden = urlsplit(address).password is not None or "passw" in address.lower()
     except ValueError:  # whatever it is
         hidden = True
-    return address if Address(address).file is not None or not hidden else None
+    return None if hidden else address
 
 
 def home_there(name: str, address: str | None) -> Home | None:
@@ -414,8 +414,10 @@ def _commons_there(name: str, address: str | None) -> HomeCommons | str:
 
 def _after_fork() -> None:
     # A thread of the parent may have been opening a store; nobody in the child would ever release its lock.
-    for place in [*_places, *_homes]:
+    for place in list(_places):
         place._opening = threading.Lock()  # noqa: SLF001 - same room
+    for home in list(_homes):
+        home._opening = threading.Lock()  # noqa: SLF001 - same room
 
 
 os.register_at_fork(after_in_child=_after_fork)

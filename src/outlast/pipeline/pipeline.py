@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
+from outlast.deadletters.beginnings import SOURCE
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.parcel import contents, reduced
 from outlast.pipeline.drivers import Stream, blocking, stepped
@@ -220,6 +221,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         audit: Literal["all", "failures"] = "all",
         on_item_error: Literal["dlq", "collect", "stop"] = "dlq",
         on_change: Literal["stop", "keep", "redo"] = "stop",
+        breaker_rounds: int = 3,
         progress: bool = False,
         check: bool = True,
         watch: Callable[[RunView], None] | None = None,
@@ -230,7 +232,9 @@ class Pipeline(Generic[In_contra, Out_co]):
 
         `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly
         once whatever happens, a `Sink` of yours, a callable, which gets outputs at least once, or None: then the store
-        keeps them. `audit="failures"` keeps no record of attempts that succeeded at once. `progress` shows the run
+        keeps them. `audit="failures"` keeps no record of attempts that succeeded at once. While the circuit breaker
+        of a stage is open its items wait; after `breaker_rounds` rounds of failed probes in a row the run stops.
+        `progress` shows the run
         while it runs: in a notebook, in a terminal (if rich is installed), else in lines on standard error. `watch` is
         called with a `RunView` a few times a second instead.
 
@@ -252,6 +256,7 @@ class Pipeline(Generic[In_contra, Out_co]):
                 audit=audit,
                 on_item_error=on_item_error,
                 on_change=on_change,
+                breaker_rounds=breaker_rounds,
                 watch=looks,
                 expected=_counted(source, looks),
             )
@@ -270,6 +275,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         audit: Literal["all", "failures"] = "all",
         on_item_error: Literal["dlq", "collect", "stop"] = "dlq",
         on_change: Literal["stop", "keep", "redo"] = "stop",
+        breaker_rounds: int = 3,
         check: bool = True,
         watch: Callable[[RunView], None] | None = None,
     ) -> RunResult[Out_co]:
@@ -285,6 +291,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             audit=audit,
             on_item_error=on_item_error,
             on_change=on_change,
+            breaker_rounds=breaker_rounds,
             watch=watch,
             expected=_counted(source, watch),
         )
@@ -404,6 +411,8 @@ class Pipeline(Generic[In_contra, Out_co]):
         ):
             if option in options:
                 check.choice(option, options[option], choices)
+        if "breaker_rounds" in options:
+            check.integer("breaker_rounds", options["breaker_rounds"], low=1, default=3)
         item_key = options.get("item_key")
         if item_key is not None and not isinstance(item_key, str) and not callable(item_key):
             check.add("item_key", "the name of a field, a function of an item, or None", item_key)
@@ -474,8 +483,13 @@ def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any
         if not isinstance(each, Stage):
             check.add(f"stage {number}", "a Stage", each, "Decorate the function with @outlast.stage.")
     names = [each.name for each in stages if isinstance(each, Stage)]
+    if SOURCE in names:
+        check.add("stages", "names other than that of the source", SOURCE, "Items that could not be read fail at it.")
     for name in {name for name in names if names.count(name) > 1}:
-        check.add("stages", "names that differ", name, "Dead letters are found by the name of their stage.")
+        why = (
+            "Dead letters are found by the name of their stage: give one of them another with @outlast.stage(name=...)."
+        )
+        check.add("stages", "names that differ", name, why)
     return stages
 
 

@@ -70,6 +70,7 @@ class Plan:
     audit: Literal["all", "failures"] = "all"
     on_item_error: OnItemError = "dlq"
     on_change: OnChange = "stop"
+    breaker_rounds: int = 3
     from_start: bool = False
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)

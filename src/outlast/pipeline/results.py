@@ -253,7 +253,7 @@ class RunResult(Generic[Out_co]):
 
 def verdict_on(result: RunResult[Any]) -> tuple[Verdict, StopReason | None]:
     """
-    What a run is that did not complete, and why its items were not tried again if they were tried more than once.
+    What a run is that did not complete, and why its items were not tried again, if no other layer is to try them.
 
     Its own error decides, then what ended it, then the error class that most of its failed items have: of two that are
     equal a transient one, since another attempt can do these items. Pending items are transient.
@@ -273,15 +273,16 @@ def verdict_on(result: RunResult[Any]) -> tuple[Verdict, StopReason | None]:
         return fatal or classify("permanent_failure"), None
     if not causes:
         return classify("temporary_failure" if result.counts.pending else "data_error"), None
-    worst = max(causes, key=lambda cause: (cause.count, cause.verdict.category == "transient"))
-    whole = sum(cause.count for cause in causes)
-    why = f"{worst.count} of {counted(whole, 'failed item')} failed with {worst.verdict.error_class}"
-    return worst.verdict.replace(why=why), worst.reason if worst.retried else None
+    worst = max(causes, key=lambda cause: (cause.items, cause.verdict.category == "transient"))
+    whole = sum(cause.items for cause in causes)
+    why = f"{worst.items} of {counted(whole, 'failed item')} failed with {worst.verdict.error_class}"
+    owned = worst.retried or worst.reason in {"nested_exhausted", "ambiguous"}  # the last must not be done twice
+    return worst.verdict.replace(why=why), worst.reason if owned else None
 
 
 class _Cause(NamedTuple):
     verdict: Verdict
-    count: int
+    items: int
     reason: StopReason | None  # why most of them were not tried again
     retried: bool
 
@@ -298,9 +299,9 @@ def _causes(result: RunResult[Any]) -> list[_Cause]:
         before = found.get((error_class, verdict.category))
         if before is None:
             before = _Cause(verdict, 0, None, retried=False)
-        most: Any = reason if before.reason is None or count * 2 > before.count + count else before.reason
+        most: Any = reason if before.reason is None or count * 2 > before.items + count else before.reason
         key = error_class, verdict.category
-        found[key] = _Cause(verdict, before.count + count, most, before.retried or retried)
+        found[key] = _Cause(verdict, before.items + count, most, before.retried or retried)
     return [*found.values()]
 
 

@@ -93,6 +93,7 @@ class Stage(Generic[P, In_contra, Out_co]):
         self,
         fn: Callable[..., Any],
         *,
+        name: str | None,
         guard: Guard,
         concurrency: int,
         checkpoint: bool,
@@ -103,7 +104,7 @@ class Stage(Generic[P, In_contra, Out_co]):
     ) -> None:
         self.fn = fn
         own = getattr(fn, "__name__", None)
-        self.name = own if isinstance(own, str) and own else name_of(fn)
+        self.name = name or (own if isinstance(own, str) and own else name_of(fn))
         self.guard = guard
         self.concurrency = concurrency
         self.batch = batch
@@ -218,6 +219,7 @@ def stage(fn: Callable[Concatenate[A, P], B | Degraded[B]], /) -> Stage[P, A, B]
 def stage(
     *,
     batch: int,
+    name: str | None = None,
     guard: Guard | None = None,
     retry: RetryPolicy | None = ...,
     timeout: Seconds | None = None,
@@ -230,6 +232,7 @@ def stage(
 @overload
 def stage(
     *,
+    name: str | None = None,
     guard: Guard | None = None,
     retry: RetryPolicy | None = ...,
     timeout: Seconds | None = None,
@@ -244,6 +247,7 @@ def stage(
     fn: Callable[..., Any] | None = None,
     /,
     *,
+    name: str | None = None,
     guard: Guard | None = None,
     retry: RetryPolicy | None = _UNSET,
     timeout: Seconds | None = None,
@@ -259,6 +263,8 @@ def stage(
     Make a function one stage of a pipeline: it gets an item and returns what becomes of it. Sync functions run in
     threads.
 
+    It is called after its function, or `name`: two stages of one function need names that differ.
+
     Without a `guard` its attempts follow the preset ``stage``; `retry` and `timeout` win over those of the guard.
     `concurrency` is how many items may be in it at a time. ``checkpoint=True`` stores its output, so that neither
     resume nor replay pays for it again. `repairs` change the input of an item that failed with an error that is not
@@ -270,6 +276,7 @@ def stage(
     `Degraded` is an output. `concurrency` counts calls.
     """
     options: dict[str, Any] = {
+        "name": name,
         "guard": guard,
         "retry": retry,
         "timeout": timeout,
@@ -289,6 +296,7 @@ def stage(
 def _made(
     fn: Callable[..., Any],
     *,
+    name: str | None,
     guard: Guard | None,
     retry: Any,
     timeout: Any,
@@ -309,8 +317,9 @@ def _made(
     check = Check()
     check.unknown(
         unknown,
-        ("guard", "retry", "timeout", "concurrency", "batch", "isolation", "checkpoint", "repairs", "version"),
+        ("name", "guard", "retry", "timeout", "concurrency", "batch", "isolation", "checkpoint", "repairs", "version"),
     )
+    name = None if name is None else check.written_name("name", name)
     concurrency = check.integer("concurrency", concurrency, low=1, default=16)
     version = check.name("version", version)
     checkpoint = check.maybe_bool("checkpoint", checkpoint) is True
@@ -344,6 +353,7 @@ def _made(
     check.raise_if_any()
     return (Stage if batch is None else BatchStage)(
         fn,
+        name=name,
         guard=made,
         concurrency=concurrency,
         checkpoint=checkpoint,

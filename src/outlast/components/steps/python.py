@@ -51,6 +51,9 @@ class PipelineConfig(Config):
     on_item_error: Annotated[
         Literal["dlq", "collect", "stop"], Field(description="what becomes of an item that fails for good")
     ] = "dlq"
+    breaker_rounds: Annotated[
+        int, Field(ge=1, description="rounds of failed probes of a stage's circuit breaker that stop the run")
+    ] = 3
 
 
 PIPELINE = Component(

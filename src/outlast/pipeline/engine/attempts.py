@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Unit: TypeAlias = "Item | Group"
 
-_PROBE_ROUNDS = 3  # rounds of failed probes, without a success, after which an outage counts as lasting
 _WAIT, _BACK = Next.WAIT, Next.BACK
 
 
@@ -129,7 +128,7 @@ class AttemptRunner:
         rounds = breaker.memory.circuit.rounds
         # It may have failed for days, elsewhere or in an earlier run. Only what this run has waited for counts.
         stage.rounds = rounds if stage.rounds is None else min(stage.rounds, rounds)
-        if rounds - stage.rounds >= _PROBE_ROUNDS:  # tried in vain so often
+        if rounds - stage.rounds >= stage.most_rounds:  # tried in vain so often
             item.reason = "breaker_open"
             return _BACK
         return begun

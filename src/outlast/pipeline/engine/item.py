@@ -43,6 +43,7 @@ _OURS = tuple(
 _UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
+_BAD_REQUEST = 400  # the service refused the request itself; repairs are for answers of the wrong shape
 _REPAIRABLE = frozenset(reason for reason, means in REASONS.items() if means.repairable)
 _BLAMELESS = frozenset(reason for reason, means in REASONS.items() if means.blameless)
 UNFINISHED = frozenset(reason for reason, means in REASONS.items() if means.unfinished)
@@ -82,6 +83,7 @@ class RunStage:
         "is_async",
         "kwargs",
         "last",
+        "most_rounds",
         "name",
         "native",
         "needs_call",
@@ -93,7 +95,9 @@ class RunStage:
         "work",
     )
 
-    def __init__(self, run: RunFacts, declared: Stage[..., Any, Any], index: int, *, last: bool) -> None:
+    def __init__(
+        self, run: RunFacts, declared: Stage[..., Any, Any], index: int, *, last: bool, most_rounds: int = 3
+    ) -> None:
         self.run = run
         self.declared = declared
         self.index = index
@@ -110,6 +114,7 @@ class RunStage:
         # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop.
         self.needs_call = not declared.guard.plain or not self.single or (self.is_async and bool(declared.repairs))
         self.slots: Slots[Any] = Slots(declared.concurrency)  # at a batch stage a `GroupQueue` waits for them
+        self.most_rounds = most_rounds  # of failed probes in a row, after which an outage counts as lasting
         self.rounds: int | None = None  # rounds of failed probes when its breaker first held an item up
 
 
@@ -454,6 +459,7 @@ class Item:
             reason in _REPAIRABLE
             and self.repaired < len(stage.declared.repairs)
             and not verdict.fatal
+            and verdict.status != _BAD_REQUEST
             and self._repair(stage, error)
         ):
             if attempt is not None:  # it is tried again after all, with another input

@@ -18,6 +18,7 @@ from outlast.components import Unreadable
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import Stop, here, stopping
 from outlast.kernel.log import warn
+from outlast.kernel.wording import counted
 from outlast.observe import emit, listening
 from outlast.pipeline.engine.attempts import scripted
 from outlast.pipeline.engine.item import Phase, RunFacts, RunStage
@@ -92,7 +93,10 @@ class Runner:
         )
         self.phase = Phase()
         last = len(plan.stages) - 1
-        self.stages = [RunStage(facts, stage, i, last=i == last) for i, stage in enumerate(plan.stages)]
+        self.stages = [
+            RunStage(facts, stage, i, last=i == last, most_rounds=plan.breaker_rounds)
+            for i, stage in enumerate(plan.stages)
+        ]
         for stage in self.stages:
             stage.work = scripted(stage.work, stage.name)
         # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
@@ -493,7 +497,8 @@ def _what_stays_open(stage: RunStage) -> str:
     if breaker is None:
         return "a circuit breaker stayed open"
     isolated = breaker.memory.circuit.isolated
-    how = "stayed open after 3 rounds of probes" if isolated is None else f"is isolated: {isolated}"
+    tried = f"stayed open after {counted(stage.most_rounds, 'round')} of probes"
+    how = tried if isolated is None else f"is isolated: {isolated}"
     return f"the circuit breaker {breaker.name} {how}"
 
 
