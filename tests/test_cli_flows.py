@@ -662,7 +662,7 @@ def test_a_run_that_is_worked_on_elsewhere_is_refused(shell):
         for line in ("run shop.yaml --run-key today", "resume today"):
             done = shell(line)
             assert done.returncode == 1
-            assert f"is being worked on by process {process.pid}" in done.stderr
+            assert f"is busy: process {process.pid} on" in done.stderr
         assert "It is running at" in shell("runs show today").stdout
         process.communicate("")
     assert process.returncode == 0
