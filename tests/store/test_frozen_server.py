@@ -195,7 +195,7 @@ def test_a_session_that_the_server_has_ended_is_no_unknown_outcome(server):
     job = job_of(app)
     known(app, job, 10)
     server.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and application_name = 'outlast'"
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where pid <> pg_backend_pid() and application_name = 'outlast'"
     )
     with pytest.raises(StoreUnavailable):
         job.enqueue(100)
