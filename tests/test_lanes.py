@@ -62,30 +62,6 @@ def raised(outcome):
         raise outcome.error
 
 
-def test_a_cancellation_in_the_moment_of_a_timeout_is_a_cancellation():
-    """semantics 30: it comes out, and no further attempt is made."""
-    for decorated in (False, True):
-        calls = []
-
-        async def hangs(calls=calls):
-            calls.append(1)
-            await asyncio.Event().wait()
-
-        guard = Guard(timeout=0.05, retry=RetryPolicy(initial_delay=0.5, jitter=0))
-
-        async def main(guard=guard, hangs=hangs, decorated=decorated, calls=calls):
-            task = asyncio.create_task(guard(hangs)() if decorated else guard.acall(hangs))
-            while not calls:  # noqa: ASYNC110 - until it has begun
-                await asyncio.sleep(0)
-            threading.Event().wait(0.1)  # now the timeout is due, and strikes in the next round of the loop
-            asyncio.get_running_loop().call_later(0, task.cancel)
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        asyncio.run(main())
-        assert len(calls) == 1
-
-
 STEADY = RetryPolicy(max_attempts=5, initial_delay=20, jitter=0, backoff="fixed")
 
 
