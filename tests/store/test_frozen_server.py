@@ -133,7 +133,7 @@ def test_who_waits_for_a_connection_is_told_in_time(server, monkeypatch):
     for thread in threads:
         thread.start()
     while store._database._many._places._free:
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
     with within(0.9, 2.5), pytest.raises(outlast.ResultTimeoutError, match="all connections of this process wait"):
         handle.result(timeout=1)
     for thread in threads:
