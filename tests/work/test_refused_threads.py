@@ -35,7 +35,11 @@ def worker(fn):
     job = app.job(retry=retry())(fn)
     job.enqueue_many({"n": n} for n in range(3))
     def go():
-        app.work(until_idle=True)
+        try:
+            app.work(until_idle=True)
+        finally:
+            left = [one.id for one in app.jobs.find() if one.status == "processing"]
+            assert not left, left
         return [one.status for one in app.jobs.find()]
     return go, ["succeeded"] * 3
 
