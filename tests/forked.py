@@ -68,8 +68,12 @@ def wait_for_work():
     chosen = selectors.DefaultSelector()
     chosen.register(door, selectors.EVENT_READ)
     chosen.register(ended, selectors.EVENT_READ)
+    starter = os.getppid()
     while True:
-        for key, _ in chosen.select():
+        ready = chosen.select(2.0)
+        if os.getppid() != starter:
+            os._exit(0)  # it was killed, and another child of it may keep the door open
+        for key, _ in ready:
             if key.fd == ended:
                 os.read(ended, 512)
                 for pid in list(told):

@@ -377,6 +377,38 @@ def test_sigterm_winds_down_and_exits_with_143(shell):
     assert shell("resume today").returncode == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("texts", "code", "status"), [(["good", "wait"], 0, "completed"), (["bad", "wait"], 3, "partial_success")]
+)
+def test_a_signal_in_the_last_item_does_not_change_the_exit_code(shell, number, texts, code, status):
+    """130 and 143 mean that something was left undone; here all items have ended, and there is nothing to go on with."""
+    shell.write(*texts)
+    with shell.start("run app.py:reviews --input in.jsonl --run-key today --item-key id --json") as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(number)
+        out, err = process.communicate("", timeout=200)
+    document = json.loads(out)
+    assert (process.returncode, document["exit_code"], document["status"]) == (code, code, status), document
+    assert "Go on" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_last_item_of_a_replay_does_not_change_the_exit_code(shell, number):
+    """As for `run`."""
+    shell.write("good", "bad", "good")
+    assert shell("run app.py:reviews --input in.jsonl --run-key today --item-key id").returncode == 3
+    waits = APP.replace('if "bad" in review.text:', "if False:").replace(
+        'review.text == "wait"', 'review.text == "bad"'
+    )
+    shell.folder.joinpath("app.py").write_text(waits)
+    with shell.start("dlq replay --run today --json") as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(number)
+        out, _ = process.communicate("", timeout=200)
+    assert (process.returncode, json.loads(out)["status"]) == (0, "completed")
+
+
 def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     """D-13: also in another folder; an unknown run and a program's own run are explained."""
     interrupted(shell, "today")

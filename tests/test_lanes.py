@@ -105,6 +105,20 @@ def test_the_shorter_of_two_time_limits_bounds_a_decorated_first_attempt(is_asyn
         asyncio.run(hangs())
 
 
+def test_of_two_equal_time_limits_the_total_one_strikes():
+    """D-7: `timeout` and `total_timeout` alike: nothing is tried again, as there is no time left for it."""
+    calls = []
+
+    @Guard(retry=STEADY, timeout=0.05, total_timeout=0.05)
+    async def hangs():
+        calls.append("call")
+        await asyncio.Event().wait()
+
+    with pytest.raises(outlast.TotalTimeoutError) as caught:
+        asyncio.run(hangs())
+    assert (calls, outlast.stop_reason(caught.value)) == (["call"], "total_timeout")
+
+
 @pytest.mark.usefixtures("nobody_listens")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_max_attempts_hold_in_the_fast_lane(is_async):

@@ -19,11 +19,14 @@ import pytest
 
 import outlast
 from outlast import CircuitBreaker, Guard, RetryBudget, RetryPolicy
+from outlast.pipeline.engine.batches import Group
+from outlast.pipeline.engine.item import Item
 from outlast.testing import capture_events, virtual_time
 from stores import prepared
 
 names = itertools.count()
 QUICK = RetryPolicy(initial_delay=0, jitter=0)
+SOON = RetryPolicy(initial_delay=0.001)
 
 
 class Big:
@@ -647,6 +650,10 @@ def failures() -> int:
     return sum(isinstance(known, Failed) for known in gc.get_objects())
 
 
+def items() -> int:
+    return sum(isinstance(known, Item | Group) for known in gc.get_objects())
+
+
 @pytest.mark.parametrize(
     ("body", "options"),
     [
@@ -658,10 +665,17 @@ def failures() -> int:
             fails_mostly,
             {"guard": Guard("memory", retry=QUICK, timeout=60, limit=outlast.Limit("memory", concurrency=4))},
         ),
+        (fails_mostly, {"retry": QUICK}),
         (fails_mostly_later, {"retry": QUICK}),
         (fails_together, {"retry": QUICK, "batch": 8}),
+        (fails_mostly, {"retry": SOON}),
+        (fails_mostly_later, {"retry": SOON}),
+        (fails_together, {"retry": SOON, "batch": 8}),
     ],
-    ids=["sync", "async", "batch", "process", "guarded", "retried", "retried batch"],
+    ids=[
+        *("sync", "async", "batch", "process", "guarded", "retried", "retried async", "retried batch"),
+        *("retried later", "retried later async", "retried later batch"),
+    ],
 )
 def test_a_failed_item_of_a_run_leaves_nothing_behind(tmp_path, body, options):
     """semantics 63: neither its error nor what its frames held, as soon as its end is on record: no collector is needed."""
@@ -672,7 +686,32 @@ def test_a_failed_item_of_a_run_leaves_nothing_behind(tmp_path, body, options):
     )
     result = pipeline.run(range(60), check=False)
     assert (result.counts.succeeded, result.counts.dlq) == (20, 40)
-    assert (sum(ref() is not None for ref in held), failures()) == (0, 0)
+    assert (sum(ref() is not None for ref in held), failures(), items()) == (0, 0, 0)
+    app.store.close()
+
+
+@pytest.mark.parametrize("body", [fails_mostly, fails_mostly_later], ids=["sync", "async"])
+@pytest.mark.parametrize("end", ["recovers", "falls back"])
+def test_an_item_that_succeeds_after_failures_leaves_nothing_behind(tmp_path, body, end):
+    """semantics 63: neither the errors of its attempts, nor the error that a fallback has answered for, nor the item."""
+    app = outlast.App(f"memory-{next(names)}", store=prepared(tmp_path / "outlast.db"))
+    held.clear()
+    tries = itertools.count()
+
+    def recovers(number):
+        return number if next(tries) >= 60 else fails_mostly(number)
+
+    async def recovers_later(number):
+        await asyncio.sleep(0)
+        return recovers(number)
+
+    if end == "falls back":
+        stage = outlast.stage(guard=Guard(retry=SOON, fallback=lambda number: -number))(body)
+    else:
+        stage = outlast.stage(retry=SOON)(recovers if body is fails_mostly else recovers_later)
+    assert outlast.Pipeline("p", stage, app=app, failure_budget=1.0).run(range(60)).counts.succeeded == 60
+    assert len(held) >= 40
+    assert (sum(ref() is not None for ref in held), failures(), items()) == (0, 0, 0)
     app.store.close()
 
 

@@ -242,7 +242,7 @@ class LimitExceededError(OutlastError):
 
 
 class LeaseLost(OutlastError):
-    """Somebody else works on this now, or has done so since: nothing more is written here."""
+    """Another process works on this run, or has taken it over: nothing more is written here."""
 
 
 def as_seconds(value: Seconds) -> float:

@@ -646,7 +646,7 @@ def test_two_jobs_of_one_run_do_not_fail_it(app, trip):
         wait_until(lambda: "succeeded" in (first.status, second.status), "the first is done")
     waiting = next(one for one in (first, second) if one.status == "queued")
     assert (outcomes(waiting), waiting.attempts) == (["snoozed"], 0)
-    assert "is being worked on" in waiting.history()[0].error
+    assert "is busy: process" in waiting.history()[0].error
     outlast.testing.work(app)
     assert (waiting.status, waiting.result().status) == ("succeeded", "completed")
     assert trip.notes == ["book", "pay", "pay ends", "send"]

@@ -406,7 +406,10 @@ def test_a_lease_does_not_outlive_its_owner_because_the_clock_was_set_back(app):
 
     logging.getLogger("outlast").addFilter(beat)
     try:
-        with virtual_time(), pytest.raises(outlast.LeaseLost, match=r"is being worked on by process 4711"):
+        with (
+            virtual_time(),
+            pytest.raises(outlast.LeaseLost, match=r"is busy: process 4711 on there.example works on it"),
+        ):
             doubled(app).run(range(20), run_key="k")
     finally:
         logging.getLogger("outlast").removeFilter(beat)

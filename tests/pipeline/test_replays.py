@@ -221,7 +221,7 @@ def test_each_run_gets_its_own_and_one_that_cannot_stops_no_other(app, tmp_path)
     left = {letter.payload: letter for letter in app.dead_letters.find(pipeline="mill")}
     assert sorted(left) == [20, 30, 90]
     assert "gone.jsonl" in left[20].reason
-    assert "is being worked on" in left[30].reason
+    assert "is busy: process" in left[30].reason
     assert "give it again with sink=" in left[90].reason
     assert [(letter.error, letter.replays) for letter in left.values()] == [
         (f"cannot grind {n}", 0) for n in (letter.payload for letter in left.values())

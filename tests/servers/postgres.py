@@ -23,6 +23,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
+from servers.program import end_with_this_process
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -59,6 +61,7 @@ class Postgres:
             self._folder = _new_folder(self.parent)
             # To copy a cluster takes a fraction of the time that making one takes; -a keeps the owner.
             subprocess.run(["cp", "-a", f"{_cluster()}/.", self._folder], check=True)
+            end_with_this_process(self._folder, "postmaster.pid")
         settings = f"{self.options} -c unix_socket_directories={self._folder}"
         _run("pg_ctl", "start", *self._control(), "-l", f"{self._folder}/log", "-o", settings, folder=self._folder)
         return self
@@ -112,6 +115,7 @@ def _cluster() -> Path:
     """A cluster that nobody uses, for this process to copy."""
     folder = _new_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    end_with_this_process(folder, "postmaster.pid")  # which it never has
     _run("initdb", "--no-sync", "--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", str(folder), folder=folder)
     return folder
 

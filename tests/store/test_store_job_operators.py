@@ -15,7 +15,7 @@ import pytest
 from forked import Forked
 from job_rows import KINDS, SECOND, by_crashes, claimed, end, enqueued, failed, finished, new, rescued, story, worker
 from outlast.kernel.clock import here
-from outlast.store import StoreRefused, open_store, retention
+from outlast.store import StoreRefused, jobs, open_store, retention
 from outlast.store.records import JOB_ENDS, JOB_MOVES, Enqueued, Idle, from_us
 from stores import address_of, contents, letter, sql
 
@@ -263,6 +263,22 @@ def test_the_letter_of_a_requeued_job_that_is_cancelled_is_opened_again(store):
         kept = store.letter(store.job(number).letter)
         assert (store.job(number).state, kept.status, kept.replays) == ("cancelled", "open", 0)
         assert kept.reason == "its job was cancelled"
+
+
+def test_a_cancelled_job_leaves_its_letter_to_the_replay_that_has_claimed_it(store):
+    """An operator opened the letter while the job was on its way, and a replay of a run took it."""
+    number = failed_job(store)
+    name = store.job(number).letter
+    store.requeue_job(number)
+    (job,) = claimed(store, lease := worker(store))
+    store.move_letters([name], from_="replaying", to="open", reason="to be replayed")
+    replay = store.open_run("p", "replay", (), kind="replay")
+    of_run = store.take_run(replay.number, 0, "here", 600.0)
+    assert store.claim_for_replay(of_run, replay.id, [name], reason="replayed") == 1
+    store.cancel_job(number)
+    finished(store, lease, end(job, "waiting"))
+    assert (store.job(number).state, store.letter(name).status) == ("cancelled", "replaying")
+    assert sql(store, "select claimed_by from outlast_dead_letters") == [(replay.id,)]
 
 
 def test_a_requeue_takes_the_payload_that_its_letter_was_given(store):
@@ -559,6 +575,36 @@ def test_statements_are_spelled_for_each_kind_of_driver(store):
     assert "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) returning id" in statement
     assert ("?" in statement, len(parameters), parameters[7]) == (False, 10, b"?")
     assert 5_000 <= parameters[6] < 6_000  # on SQLite within the millisecond that its clock says
+
+
+@pytest.mark.parametrize("how", ["one", "several", "many"])
+def test_an_enqueue_that_fails_keeps_no_later_one_from_notifying(store, postgres, monkeypatch, how):
+    """The 20 ms begin with a notification that was sent."""
+    if store._database.name == "sqlite":
+        return  # nobody can be told by a file
+    monkeypatch.setattr(jobs, "QUIET", 60.0)
+    enqueue = {
+        "one": lambda **job: store.enqueue([new(**job)]),
+        "several": lambda **job: store.enqueue([new(**job), new()]),
+        "many": lambda **job: store.enqueue_many([new(**job), new()]),
+    }[how]
+    with psycopg.connect(postgres.dsn, autocommit=True) as listener:
+        listener.execute("listen outlast_jobs")
+        with pytest.raises((StoreRefused, TypeError)):
+            enqueue(priority="high")  # the column holds numbers
+        enqueue()
+        assert [note.payload for note in listener.notifies(timeout=20, stop_after=1)] == ["default"]
+
+
+def test_a_queue_that_is_resumed_notifies(store, postgres):
+    """Its jobs are claimed at once, and not when the next worker polls."""
+    if store._database.name == "sqlite":
+        return  # nobody can be told by a file
+    store.pause_queue("mail")
+    with psycopg.connect(postgres.dsn, autocommit=True) as listener:
+        listener.execute("listen outlast_jobs")
+        store.resume_queue("mail")
+        assert [note.payload for note in listener.notifies(timeout=20, stop_after=1)] == ["default"]
 
 
 def test_listeners_are_told_once_the_jobs_are_committed(store, postgres):

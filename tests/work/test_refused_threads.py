@@ -35,7 +35,11 @@ def worker(fn):
     job = app.job(retry=retry())(fn)
     job.enqueue_many({"n": n} for n in range(3))
     def go():
-        app.work(until_idle=True)
+        try:
+            app.work(until_idle=True)
+        finally:
+            left = [one.id for one in app.jobs.find() if one.status == "processing"]
+            assert not left, left
         return [one.status for one in app.jobs.find()]
     return go, ["succeeded"] * 3
 
@@ -166,7 +170,7 @@ def test_each_thread_that_is_refused_ends_in_a_status_and_loses_nothing(what, mo
 
 
 LIMITED = """
-import faulthandler, os, resource, sys, time
+import faulthandler, os, resource, sys, threading
 import outlast
 from outlast.work import threads
 
@@ -178,7 +182,7 @@ def app_of(name):
     app = outlast.App(name, store=f"sqlite:///{name}.db")
     @app.job(retry=retry)
     def wait(n: int):
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
     wait.enqueue_many({"n": n} for n in range(40))
     return app
 

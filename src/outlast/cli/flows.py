@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from outlast.cli.flowprinting import half_told, print_flow, print_outlook, rows_told, tell_next
-from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, say
+from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, say, with_signal
 from outlast.cli.spec import carried_values, compiled_file, given_of, is_manifest, read_manifest
 from outlast.cli.stores import opened, or_way_out, stored_at, tell_masked
 from outlast.cli.targets import is_flow
@@ -235,7 +235,7 @@ def _worked(plan: FlowPlan, home: Home, wishes: Wishes) -> tuple[FlowResult, Cod
 
 
 def _tell(home: Home, result: FlowResult, wishes: Wishes, signalled: Code | None) -> None:
-    code = signalled or exit_code(result, strict=wishes.strict)
+    code = with_signal(exit_code(result, strict=wishes.strict), signalled)
     views = Views(home.store)
     try:
         record = views.of(result)
@@ -555,6 +555,6 @@ def _go_back(plan: FlowPlan, home: Home, wishes: Wishes) -> None:
         result, signalled = _worked(plan, home, wishes)
         views = Views(home.store)
         report = views.flows.report(views.of(result))
-        over = signalled is None and result.status == "cancelled" and not report.not_undone
+        over = result.status == "cancelled" and not report.not_undone
         done = Code.PARTIAL if report.unknown_rows or report.standing_rows else Code.COMPLETED
-        _print(report, views, wishes, done if over else signalled or exit_code(result))
+        _print(report, views, wishes, done if over else with_signal(exit_code(result), signalled))

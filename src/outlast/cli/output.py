@@ -39,6 +39,11 @@ class Code(IntEnum):
     TERMINATED = 143
 
 
+def with_signal(code: Code, signalled: Code | None) -> Code:
+    """The exit code of a run that a signal met: that of the signal only if it left something undone."""
+    return signalled if signalled is not None and code is Code.INTERRUPTED else code
+
+
 def no_worker(where: Sequence[str] = ()) -> str:
     """That nobody works on jobs, and the command for it; `where` are the options that name the store and the app."""
     place = where[where.index("--store") : where.index("--store") + 2] if "--store" in where else ()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlast.cli.options import AppName, AsJson, ConnectionsFile, OfPipeline, Params, Progress, Root, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
-from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, say
+from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, say, with_signal
 from outlast.cli.stores import opened, stored_at
 from outlast.cli.targets import PIPELINE, is_flow, loaded
 from outlast.errors import ConfigurationError
@@ -609,7 +609,7 @@ def _started(
 
 
 def ended(run: Callable[[], Any]) -> tuple[Any, Code | None]:
-    """What a run came to, and the exit code of the signal that ended it."""
+    """What a run came to, and the exit code of a signal that it was sent."""
     try:
         return run(), None
     except RunFailed as failed:
@@ -659,7 +659,7 @@ def _tell(
     views = Views(pipeline.app.store)
     record = views.of(result)
     groups = views.problems(record)
-    code = signalled or exit_code(result, strict=strict)
+    code = with_signal(exit_code(result, strict=strict), signalled)
     if as_json:
         shown = [slots_document(group) for group in groups]
         print_json(

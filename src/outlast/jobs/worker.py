@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outlast.errors import LeaseLost
+from outlast.errors import LeaseLost, TemporaryFailure
 from outlast.jobs import telling
 from outlast.jobs.handle import workers_in
 from outlast.jobs.hanging import Unheard, blocked_by, left_words
@@ -388,8 +388,10 @@ class Worker:
             if self._draining:
                 found = await in_thread(lambda: self._look_again(store))
                 self._ended_for_good = {active: how for active, how in found.items() if active in self._running}
-        except asyncio.CancelledError:
-            self._cut()
+        except (asyncio.CancelledError, TemporaryFailure) as ending:
+            if isinstance(ending, StoreUnavailable):
+                raise
+            self._cut()  # the system may have refused a thread when jobs were claimed already
             await self._part()
             if self._error is not None:
                 warn("%s", error_text(self._error))

@@ -4,6 +4,7 @@ The lease on a run.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from outlast.kernel.redact import error_text
 from outlast.work import leases
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
 
@@ -42,7 +45,13 @@ def let_go(store: Store, lease: Lease) -> None:
 def taken(run: RunRecord, lease: Lease) -> LeaseLost:
     """Another process works on this run, and how to go on."""
     host, _, rest = lease.owner.partition(":")
+    beat = lease.until - timedelta(seconds=lease.ttl)
     return LeaseLost(
-        f"run {run.run_key!r} of {run.pipeline} is being worked on by process {rest.partition(':')[0]} on {host.partition('/')[0]} "
-        f"(lease until {lease.until.isoformat()}). Wait for it to end, stop it, or use another run_key."
+        f"run {run.run_key!r} of {run.pipeline} is busy: process {rest.partition(':')[0]} on {host.partition('/')[0]} works on it. "
+        f"The run was started at {_instant(run.started_at)}, its last heartbeat was at {_instant(beat)}. Nothing was changed here. "
+        "Wait until it ends, stop that process, or use another run_key."
     )
+
+
+def _instant(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -380,11 +380,12 @@ class Run:
         """What the end is called, and why if not just so."""
         if runner.status == "lost":
             return "failed", "lease_lost"
-        if runner.status is not None:
-            return runner.status, runner.reason if runner.reason != runner.status else None
-        if runner.reason is not None:
-            return "failed", runner.reason
         books = runner.books
+        # What a signal, a pause or a cancel has left nothing of has come to its own end.
+        if runner.status is not None and not (runner.reason == runner.status and books.all_ended):
+            return runner.status, runner.reason if runner.reason != runner.status else None
+        if runner.reason not in {None, runner.status}:
+            return "failed", runner.reason
         if books.bounds.final_check and books.over_budget:
             return "failed", "failure_budget_exceeded"
         return books.verdict()

@@ -116,6 +116,12 @@ def _has_ended(pid: int, started: str) -> bool:
     return now is not None and now != started
 
 
+def certainly_alive(owner: str) -> bool:
+    """Whether there is proof that the process of an owner lives: one of this machine that began when the owner says."""
+    process = _process(owner)
+    return process is not None and _started(process[0]) == process[1]
+
+
 def process_here(owner: str) -> tuple[int, str] | None:
     """The number and the start of another process of this machine; None if that is this one, or cannot be looked at."""
     process = _process(owner)
@@ -156,8 +162,8 @@ def take(
     taken: Callable[[Lease], Exception],
 ) -> Lease:
     """
-    A lease. An owner that is dead is not waited for; whether any other lives is seen by its next beat, and if it does,
-    what `taken` makes of its lease is raised.
+    A lease. An owner that is dead is not waited for. One whose process lives has a second to give it back, then what `taken`
+    makes of its lease is raised; whether any other lives is seen by its next beat.
 
     `ask` takes the lease for an owner and so many seconds, or answers None; `look` says which lease is in the way.
     """
@@ -175,7 +181,8 @@ def take(
         if certainly_dead(other.owner):
             keep_trying(partial(drop, other), "the store")
             continue
-        if seen is not None and (other.token, other.until) != (seen.token, seen.until):
+        alive = certainly_alive(other.owner)
+        if seen is not None and (alive or (other.token, other.until) != (seen.token, seen.until)):
             raise taken(other)
         if other.owner.startswith(myself()):
             raise taken(other)
@@ -184,7 +191,7 @@ def take(
             keep_trying(partial(drop, other, unless_renewed=True), "the store")
             left = other.owner  # which may live
             continue
-        if seen is None:
+        if seen is None and not alive:
             warn("%s is held by %s; waiting to see whether it lives", what, other.owner)
         seen = other
         if clock.sleep(1.0, stopping.get()):

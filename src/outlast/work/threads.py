@@ -133,7 +133,7 @@ class Pool(ThreadPoolExecutor):
 
     def _adjust_thread_count(self) -> None:
         try:
-            super()._adjust_thread_count()  # type: ignore[misc]
+            super()._adjust_thread_count()
         except RuntimeError:
             if self._threads:
                 return

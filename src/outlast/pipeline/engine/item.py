@@ -480,6 +480,7 @@ class Item:
             if self.notes.spent and self.rows:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
         cause, stop_reason, self.stop_reason = self.fallback_cause, self.stop_reason, None
+        self.fallback_cause = None  # it leads to frames, and those to the item
         if error is None:
             after = "a result that retry_if does not want" if cause is None else type(cause).__name__
             self.warn(f"the fallback of {stage.name} answered after {after}")

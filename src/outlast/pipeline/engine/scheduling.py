@@ -655,6 +655,8 @@ class Scheduler:
                 else:
                     unit.waited(now)
                     self.set_ready(unit)
+                del unit  # while this waits it keeps nothing: its frame is freed by the collector only
+            due.clear()
 
     def _in_timers(self) -> list[Unit]:
         return [unit for unit in self.timers.waiting() if not isinstance(unit, RunStage)]

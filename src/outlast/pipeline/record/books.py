@@ -146,6 +146,11 @@ class Accounting(ItemCounts):
 
     # -- the end
 
+    @property
+    def all_ended(self) -> bool:
+        """Whether everything was read, and all of it has ended."""
+        return self.source_exhausted and self.total == self.finished
+
     def verdict(self) -> tuple[RunStatus, str | None]:
         """What a run that came to its end is called, and why if it failed."""
         rate = self.counts().success_rate
@@ -158,7 +163,7 @@ class Accounting(ItemCounts):
     def outcome(self) -> RunOutcome:
         """The strict word for it: success only if everything was read and nothing failed."""
         failures = self.dlq + self.failed
-        if failures == 0 and self.total == self.finished and self.source_exhausted:
+        if failures == 0 and self.all_ended:
             return "success"
         return "failure" if failures and not self.succeeded else "partial"
 
