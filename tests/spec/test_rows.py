@@ -174,8 +174,10 @@ def test_plan_and_explain_show_rows_and_concurrency(tmp_path, monkeypatch):
     assert "http.caller, for each row, 8 at a time" in shown
     assert " a row" in next(line for line in shown.splitlines() if line.startswith("locate "))
     said = json.loads(CliRunner().invoke(app, ["explain", "f.yaml", "locate", "--json"]).stdout)["sentences"]
-    assert said[:2] == [
+    assert said[:4] == [
         "Done for each row of ${steps.read.outputs.rows}, 8 at a time; a row is known by its field id.",
+        "Every row must succeed, or the steps that need it do not start.",
+        "From 50% on, the flow is a partial success, and a resume runs only the open rows. Below that, the step fails.",
         "What follows holds for each row: attempts, waits, time limits, the idempotency key.",
     ]
     assert "A row that fails for good is kept as a dead letter, and the others go on." in said

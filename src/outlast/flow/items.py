@@ -718,7 +718,7 @@ class _Project:
         return outputs | {
             "count": counts.succeeded,
             "dead_letters": counts.dlq,
-            "outcome": result.status,
+            "outcome": "partial_success" if counts.dlq or counts.failed else "completed",
             "run": result.id,
         }
 

@@ -348,7 +348,7 @@ def check_doubt(store: Store, plan: FlowPlan, record: RunRecord, rows: list[Flow
                 f"{counted(many, 'row')} of {left[0]} in the run {record.run_key!r} of {record.pipeline} may have been done, and must not "
                 f"be done twice (idempotent: false). List them: outlast dlq list --run {'' if run is None else run.id[:12]}. Look whether each was "
                 f"done, and settle it: outlast dlq resolve ID --as done, or --as not-done. from_step={left[0]!r} "
-                f"(--from-step {left[0]}) does all of them again."
+                f"(--from-step {left[0]}) runs them again without that."
             )
         raise ConfigurationError(
             f"the run {record.run_key!r} of {record.pipeline} has failed in {', '.join(left)}, which may have been done and must not be "
