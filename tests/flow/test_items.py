@@ -574,7 +574,8 @@ def test_rows_that_share_an_idempotency_key_are_done_once(project, sqlite_app):
         def one(id, **more): note("one", id); threading.Event().wait(0.05); return {"id": id}
         """,
         READ,
-        LOSSY.replace('id: "${item.id}"', 'id: "${item.id}", row: "${item}"') + '    idempotency: {key: "${item.id}"}\n',
+        LOSSY.replace('id: "${item.id}"', 'id: "${item.id}", row: "${item}"')
+        + '    idempotency: {key: "${item.id}"}\n',
     )
     result = project.run(sqlite_app)
     assert result.status == "completed", result.why

@@ -364,7 +364,9 @@ parts = outlast.Pipeline("parts", part, min_success_rate=0.8, min_partial_rate=0
 """
 
 
-@pytest.mark.parametrize(("bad", "expected"), [(1, "completed"), (2, "partial_success"), (3, "partial_success"), (4, "failed")])
+@pytest.mark.parametrize(
+    ("bad", "expected"), [(1, "completed"), (2, "partial_success"), (3, "partial_success"), (4, "failed")]
+)
 def test_a_pipeline_step_follows_the_rates_of_its_pipeline(project, sqlite_app, bad, expected):
     """D-38: the step's own dead letters are replayed into its run, and what succeeded is not called again."""
     project.functions(LOSSES + PARTS)
@@ -430,7 +432,10 @@ def test_one_step_that_may_recover_brings_the_job_back(losses, sqlite_app):
 
 # -- rows whose outcome is unknown ---------------------------------------------------------------------------------------------
 
-ONCE = EACH_OF + '    idempotent: false\n    compensate: {component: python, config: {call: "MODULE:undo", args: {id: "${item}"}}}\n'
+ONCE = (
+    EACH_OF
+    + '    idempotent: false\n    compensate: {component: python, config: {call: "MODULE:undo", args: {id: "${item}"}}}\n'
+)
 
 
 def letter_of(app, key):
@@ -446,7 +451,10 @@ def test_rows_in_doubt_are_settled_by_hand(losses, app):
     assert (result.status, result["each"].stop_reason) == ("partial_success", "ambiguous")
     for settled in (None, "2"):
         if settled:
-            assert app.dead_letters.resolve(letter_of(app, "2").id, done=True, reason="on the statement").status == "resolved"
+            assert (
+                app.dead_letters.resolve(letter_of(app, "2").id, done=True, reason="on the statement").status
+                == "resolved"
+            )
         with pytest.raises(outlast.ConfigurationError, match=rf"{1 if settled else 2} rows? of each in the run 'k'"):
             flow.run(run_key="k", app=app)
     assert app.dead_letters.resolve(letter_of(app, "4").id, done=False).status == "open"

@@ -13,7 +13,6 @@ from outlast.errors import ConfigurationError, LeaseLost, nearest
 from outlast.flow.progress import (
     CUT_OFF,
     DONE,
-    PARTIAL,
     after_crash,
     behind,
     compared,
@@ -169,7 +168,7 @@ def _arranged(
     opened = Opened(record, lease, rows, number, changed=changed)
     again: list[str] = []
     if plan.undo_only:  # asked for now: what could not be undone before is tried again
-        again = _to_undo_first(store, progress, list(progress.do), keeps=())
+        again = _to_undo_first(store, progress, list(progress.do))
     elif record.reason != "cancelling":
         opened.redo, opened.first = what_again(store, plan, record, progress, rows, changed)
         again = opened.first
@@ -198,21 +197,20 @@ def what_again(
         if again or not progress.failed:  # what is done stays: nothing of it was undone
             doubted = doubtful(store, record, plan.manifest, rows)
             return [*progress.failed, *(name for name in progress.partial if name not in doubted)], []
-    return redo, _to_undo_first(store, progress, redo)
+    keeps = [name for name in progress.partial if name not in changed.mended]  # else its rows are other work now
+    return redo, _to_undo_first(store, progress, redo, keeps)
 
 
-def _to_undo_first(
-    store: Store, progress: Progress, names: list[str], *, keeps: Collection[str] = frozenset({PARTIAL})
-) -> list[str]:
+def _to_undo_first(store: Store, progress: Progress, names: list[str], keeps: Collection[str] = ()) -> list[str]:
     """
-    Those of the steps that stand and can be undone, unless somebody has undone them by hand. A step in one of the states
-    `keeps` goes on with what it has done.
+    Those of the steps that stand and can be undone, unless somebody has undone them by hand. Those in `keeps` go on with the
+    rows that they have done.
     """
     return [
         name
         for name in names
         if progress.stands(name)
-        and progress.state(name) not in keeps
+        and name not in keeps
         and not (name in progress.not_undone() and is_settled(store, progress.undo[name]))
     ]
 
@@ -299,7 +297,10 @@ def check_keys(plan: FlowPlan, record: RunRecord) -> None:
     nor released. To undo a step as a whole, the stored digests are enough.
     """
     was, now = ((record.identity or {}).get("flow") or {}).get("keys"), plan.files.get("keys")
-    by_row = any("idempotency" in step.work and step.work.get("compensate", {}).get("per") == "row" for step in plan.manifest.steps)
+    by_row = any(
+        "idempotency" in step.work and step.work.get("compensate", {}).get("per") == "row"
+        for step in plan.manifest.steps
+    )
     if was is not None and now is not None and was != now and (by_row or not plan.undo_only):
         raise ConfigurationError(
             f"expected the OUTLAST_IDEMPOTENCY_SECRET with which the run {record.run_key!r} of {record.pipeline} made its idempotency "
