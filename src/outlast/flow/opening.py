@@ -10,16 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError, LeaseLost, nearest
-from outlast.flow.progress import (
-    CUT_OFF,
-    DONE,
-    after_crash,
-    behind,
-    compared,
-    for_a_new_round,
-    in_doubt,
-    plain,
-)
+from outlast.flow.progress import CUT_OFF, DONE, after_crash, behind, compared, for_a_new_round, in_doubt, plain
 from outlast.flow.record import doubtful, doubtful_rows, newest_rows, progress_of, result_of_record
 from outlast.flow.steps import letter_of
 from outlast.kernel.clock import here
