@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import outlast
+from outlast.pipeline.lease import let_go, take
 
 FUNCTIONS = """
 from pathlib import Path
@@ -139,7 +140,7 @@ def book():
 def unbook(number):
     note("unbook")
 
-def one(id):
+def one(id, other=0):
     note(f"one-{id}")
     if (HERE / f"bad {id}").exists():
         raise ValueError("unknown id")
@@ -161,6 +162,11 @@ def last(rows):
 
 def beside():
     note("beside")
+
+def away_once():
+    if not (HERE / "tried").exists():
+        (HERE / "tried").touch()
+        raise ConnectionRefusedError("the service is away")
 
 def fails_later():
     while "one-5" not in (HERE / "notes").read_text():
@@ -430,6 +436,31 @@ def test_one_step_that_may_recover_brings_the_job_back(losses, sqlite_app):
     assert (losses.notes["one-2"], losses.notes["one-11"], losses.notes["one-1"]) == (4, 4, 1)
 
 
+def test_bad_rows_are_not_called_again_while_the_job_waits_for_another_step(losses, sqlite_app):
+    """D-38: the queue waits for a step beside them, which is no retry of the job."""
+    losses.on("bad 2")
+    waits = """
+  - id: waits
+    component: python
+    needs: [book]
+    config: {call: "MODULE:away_once"}
+    retry: {max_attempts: 2, initial_delay_ms: 100000, max_delay_ms: 100000, jitter: 0}
+    idempotent: true
+"""
+    job = losses.load(waits).enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+    assert (job.status, [one.outcome for one in job.history()]) == ("failed", ["snoozed", "failed"])
+    assert statuses_of(sqlite_app, "k") == {"each": "partial_success", "waits": "succeeded"}
+    assert losses.notes["one-2"] == 1
+
+
+def statuses_of(app, key):
+    """The states of the two steps beside each other, as they are on record."""
+    rows = app.store.flow_steps(app.store.find_run("shop", key).number)
+    return {row.step: row.state for row in rows if row.deed == "do" and row.step != "book"}
+
+
 # -- rows whose outcome is unknown ---------------------------------------------------------------------------------------------
 
 ONCE = (
@@ -491,6 +522,35 @@ def test_only_an_open_letter_of_a_row_is_settled(losses, sqlite_app):
     (step,) = [one for one in sqlite_app.dead_letters.find() if one.kind == "step"]
     with pytest.raises(outlast.ConfigurationError, match="expected the dead letter of a row of a flow's step"):
         sqlite_app.dead_letters.resolve(step.id, done=True)
+
+
+def test_rows_are_not_settled_while_their_flow_runs(losses, sqlite_app):
+    """C-20: the run in progress would not hear of it."""
+    losses.on("lost 2")
+    losses.load(each=ONCE).run(run_key="k", app=sqlite_app, check=False)
+    store, letter = sqlite_app.store, letter_of(sqlite_app, "2").id
+    lease = take(store, store.find_run("shop", "k"))
+    try:
+        with pytest.raises(outlast.ConfigurationError, match="is running"):
+            sqlite_app.dead_letters.resolve(letter, done=True)
+    finally:
+        let_go(store, lease)
+    assert sqlite_app.dead_letters.resolve(letter, done=True).status == "resolved"
+
+
+def test_work_that_was_changed_runs_for_all_rows(losses, sqlite_app):
+    """D-38: rows that were done with another config are undone first; a dry run promises no less."""
+    losses.on("bad 2")
+    undo = '    compensate: {component: python, config: {call: "MODULE:undo", args: {id: "${item}"}}}\n'
+    losses.load(each=EACH_OF + undo).run(run_key="k", app=sqlite_app, check=False)
+    losses.off("bad 2")
+    other = losses.load(
+        each=(EACH_OF + undo).replace('args: {id: "${item}"}}\n    comp', 'args: {id: "${item}", other: 1}}\n    comp')
+    )
+    assert "open row" not in other.run(run_key="k", app=sqlite_app, dry_run=True).why
+    assert other.run(run_key="k", app=sqlite_app).status == "completed"
+    assert [losses.notes[f"one-{n}"] for n in range(1, 6)] == [2] * 5
+    assert [losses.notes[f"undo-{n}"] for n in range(1, 6)] == [1, 0, 1, 1, 1]
 
 
 def test_rows_in_doubt_beside_a_step_that_was_interrupted_are_not_run_again(losses, sqlite_app):

@@ -186,10 +186,22 @@ def what_again(
     elif not redo and not progress.undoing and not plan.spent:
         again = _again_in_job(plan, record, progress)
         if again or not progress.failed:  # what is done stays: nothing of it was undone
-            doubted = doubtful(store, record, plan.manifest, rows)
-            return [*progress.failed, *(name for name in progress.partial if name not in doubted)], []
+            return [*progress.failed, *_open_again(store, plan, record, progress, rows)], []
     keeps = [name for name in progress.partial if name not in changed.mended]  # else its rows are other work now
     return redo, _to_undo_first(store, progress, redo, keeps)
+
+
+def _open_again(store: Store, plan: FlowPlan, record: RunRecord, progress: Progress, rows: list[FlowStep]) -> list[str]:
+    """
+    The steps whose open rows run when an unfinished run continues. In a job they run when it is retried for them: a job that
+    only waited for another step would call bad rows once more each time.
+    """
+    if plan.final is not None and progress.partial:
+        newest = {one.step: one for one in store.step_attempts(record.number) if one.deed == "do"}
+        if all(name in newest and newest[name].next_run_us is None for name in progress.partial):
+            return []
+    doubted = doubtful(store, record, plan.manifest, rows)
+    return [name for name in progress.partial if name not in doubted]
 
 
 def _to_undo_first(store: Store, progress: Progress, names: list[str], keeps: Collection[str] = ()) -> list[str]:
