@@ -129,8 +129,40 @@ steps:
     config: {call: "steps:numbers"}
   - id: halve
     component: python
-    for_each: {items: "${steps.numbers.outputs.rows}", key: n}
+    for_each: {items: "${steps.numbers.outputs.rows}", key: n, min_success_rate: 0.9}
     config: {call: "steps:halve"}
+"""
+
+LOSSES = """\
+oml_version: "0.1.0"
+name: prices
+steps:
+  - id: reserve
+    component: python
+    config: {call: "steps:reserve"}
+    compensate: {component: python, config: {call: "steps:give_back", args: {id: "${steps.reserve.outputs.id}"}}}
+  - id: price
+    component: python
+    for_each: {items: [1, 2, 3, 4, 5]}
+    config: {call: "prices:price", args: {id: "${item}"}}
+    idempotent: false
+  - id: write
+    component: files.writer
+    config: {path: out.jsonl, rows: "${steps.price.outputs.rows}"}
+"""
+
+PRICES = """\
+import os
+
+
+def price(id):
+    with open("calls.txt", "a") as calls:
+        calls.write(f"{id} ")
+    if os.path.exists(f"bad {id}"):
+        raise ValueError("unknown id")
+    if os.path.exists(f"lost {id}"):
+        raise ConnectionResetError("reset by peer")
+    return {"price": id}
 """
 
 
@@ -383,6 +415,117 @@ def test_rows_that_failed_are_exit_code_3_only_with_strict(shell):
     shell.change('row["n"] == 3', "False", "steps.py")
     done = shell(way.removeprefix("outlast "))
     assert (done.returncode, "dead letter" in done.stdout) == (0, False)
+
+
+@pytest.fixture
+def losses(shell):
+    """A flow whose rows are bad, or lose their answers, where a file says so."""
+    (shell.folder / "prices.yaml").write_text(LOSSES)
+    (shell.folder / "prices.py").write_text(PRICES)
+    shell.calls = lambda: (shell.folder / "calls.txt").read_text().split()
+    return shell
+
+
+def test_a_flow_that_lost_rows_is_exit_code_3_and_resume_runs_the_open_rows(losses):
+    """D-38: every view says partial_success, nothing is written or undone, and the way out is the one that is printed."""
+    losses.on("bad 2", "bad 4")
+    done = losses("run prices.yaml --run-key k")
+    assert (done.returncode, losses.done, (losses.folder / "out.jsonl").exists()) == (3, ["reserve"], False)
+    assert "price is incomplete: 2 of 5 rows are open; 2 failed with data_error: unknown id" in done.stdout
+    assert "Once the cause is gone, run the open rows: outlast resume k" in done.stderr.splitlines()
+    shown = losses.json("runs show k")
+    assert (shown["status"], shown["reason"], shown["dead_letters"]) == ("partial_success", "incomplete", 2)
+    assert states(shown) == {"reserve": "succeeded", "price": "partial_success", "write": "skipped"}
+    assert {name: many for name, many in shown["counts"].items() if many} == {
+        "total": 3,
+        "succeeded": 1,
+        "partial_success": 1,
+        "skipped": 1,
+    }
+    (listed,) = [run for run in losses.json("runs list") if run["kind"] == "flow"]
+    assert (listed["status"], listed["counts"]["failed"]) == ("partial_success", 1)
+    assert losses("runs report k --html page.html").returncode == 0
+    page = (losses.folder / "page.html").read_text()
+    assert "price lost rows." in page
+    assert "2 of 5 rows are open" in page
+    before = losses.json("runs show k")
+    done = losses("resume k --dry-run")
+    assert (done.returncode, "├ price    run its 2 open rows" in done.stdout) == (0, True)
+    document = json.loads(losses("resume k --dry-run --json").stdout)
+    assert [step.get("open_rows") for step in document["steps"]] == [None, 2, None]
+    assert (losses.json("runs show k"), len(losses.calls())) == (before, 5)
+    losses.off("bad 2", "bad 4")
+    done = losses("resume k")
+    assert (done.returncode, losses.done, sorted(losses.calls())) == (0, ["reserve"], [*"12234", "4", "5"])
+    assert len((losses.folder / "out.jsonl").read_text().splitlines()) == 5
+    assert losses("dlq list").stdout.strip() == "No dead letters."
+
+
+def test_a_flow_that_lost_rows_is_given_up_by_cancel(losses):
+    """D-38: what was done is undone then, and the run does not go on."""
+    losses.on("bad 2")
+    losses("run prices.yaml --run-key k")
+    assert losses("cancel k --compensate").returncode == 0
+    assert (losses.done, losses("resume k").returncode) == (["reserve", "give back 7"], 2)
+
+
+def test_rows_in_doubt_are_settled_on_the_command_line(losses):
+    """C-20: resume and requeue name the command until each row is settled; a word that is neither is refused."""
+    losses.on("lost 2", "lost 4")
+    losses("enqueue prices.yaml --run-key k")
+    losses("worker --until-idle")
+    (job,) = losses.json("jobs list")
+    assert (job["status"], job["stop_reason"]) == ("failed", "ambiguous")
+    refused = losses(f"jobs requeue {job['id']}")
+    assert (refused.returncode, "outlast dlq resolve ID --as done|not-done" in refused.stdout) == (1, True)
+    (still,) = losses.json("jobs list")
+    assert still["status"] == "failed"
+    refused = losses("resume k")
+    assert (refused.returncode, "outlast dlq resolve ID --as done" in refused.stderr) == (2, True)
+    letters = {letter["item_key"]: letter["id"] for letter in losses.json("dlq list --run k")}
+    assert "--as done|not-done" in losses(f"dlq show {letters['2'][:8]}").stderr
+    wrong = losses(f"dlq resolve {letters['2'][:8]} --as perhaps")
+    assert (wrong.returncode, "expected --as to be done or not-done" in wrong.stderr) == (2, True)
+    done = losses(f"dlq resolve {letters['2'][:8]} --as done --reason seen")
+    assert (done.returncode, done.stdout, "outlast resume k" in done.stderr) == (0, "2 is not called again.\n", True)
+    assert losses.json(f"dlq resolve {letters['4']} --as not-done") == {
+        "id": letters["4"],
+        "as": "not-done",
+        "status": "open",
+    }
+    losses.off("lost 2", "lost 4")
+    assert losses(f"jobs requeue {job['id']}").returncode == 0
+    assert losses("worker --until-idle").returncode == 0
+    assert [job["status"] for job in losses.json("jobs list")] == ["succeeded"]
+    assert sorted(losses.calls()) == [*"12344", "5"]
+
+
+def test_a_job_whose_flow_lost_rows_is_requeued_or_compensated(losses):
+    """D-38: the job is failed as incomplete; `jobs compensate` rolls its flow back, under both of its names."""
+    losses.on("bad 2")
+    for key in ("a", "b", "c"):
+        losses(f"enqueue prices.yaml --run-key {key}")
+    assert losses("worker --until-idle").returncode == 3
+    jobs = {job["id"]: job for job in losses.json("jobs list")}
+    assert {(job["status"], job["stop_reason"]) for job in jobs.values()} == {("failed", "incomplete")}
+    assert losses.done == ["reserve"] * 3
+    said = losses("jobs show 1").stderr
+    assert "outlast jobs requeue 1" in said
+    assert "To give it up, and roll back what it has done: outlast jobs compensate 1" in said
+    assert losses("jobs compensate 1").returncode == 0
+    assert losses("jobs undo 2").returncode == 0
+    assert losses.done[3:] == ["give back 7"] * 2
+    assert [losses.json(f"runs show {key}")["status"] for key in ("a", "b", "c")] == [
+        "cancelled",
+        "cancelled",
+        "partial_success",
+    ]
+    refused = losses("jobs compensate 2 3")
+    assert (refused.returncode, "one job at a time" in refused.stderr) == (2, True)
+    losses.off("bad 2")
+    assert losses("jobs requeue 3").returncode == 0
+    assert losses("worker --until-idle").returncode == 0
+    assert losses.json("runs show c")["status"] == "completed"
 
 
 def test_letters_of_rows_that_were_put_away_are_not_counted_as_open(shell):

@@ -77,7 +77,7 @@ params: {ids: {type: list, default: [1, 2]}, note: {type: string}}
 steps:
   - id: each
     component: python
-    for_each: {items: "${params.ids}", concurrency: 1}
+    for_each: {items: "${params.ids}", concurrency: 1, min_partial_rate: 1}
     idempotency: {key: "row-${item}"}
     config: {call: "MODULE:one", args: {id: "${item}", note: NOTE}}
     retry: {max_attempts: 2, initial_delay_ms: 1, jitter: 0, on_errors: [idempotency_conflict]}
@@ -388,7 +388,7 @@ steps:
   - id: each
     component: python
     needs: [gate]
-    for_each: {items: [0, 1, 2], concurrency: 1}
+    for_each: {items: [0, 1, 2], concurrency: 1, min_success_rate: 0.5}
     idempotency: {key: "row-${item}"}
     config: {call: "MODULE:one", args: {id: "${item}"}}
     compensate: {component: python, config: {call: "MODULE:undo", args: {id: "${item}"}}}

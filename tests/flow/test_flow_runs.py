@@ -620,6 +620,15 @@ def redo(give="give", last="nothing"):
     return REDO.replace("GIVE", give).replace("LAST", last)
 
 
+def test_steps_that_are_done_again_are_undone_in_the_reverse_order(steps, app):
+    """C-21: of two that `from_step` does again, the one that was done last is undone first."""
+    steps.load(redo()).run(run_key="a", app=app)
+    calls = steps.namespace().calls
+    calls.clear()
+    assert steps.load(redo()).run(run_key="a", app=app, from_step="x").status == "completed"
+    assert calls == ["give a-1", "give x-1", "take x", "take a", "nothing"]
+
+
 def test_a_failed_run_that_is_done_again_from_a_step_also_begins_its_new_round(steps, app):
     """What has failed and what was undone is done again too: nothing is left half done by asking for more."""
     steps.load(redo(last="broken")).run(run_key="a", app=app, check=False)

@@ -315,7 +315,7 @@ def test_what_has_succeeded_and_is_wanted_again_is_done_under_a_new_key(project,
 def test_rows_that_have_succeeded_and_are_wanted_again_are_done_under_new_keys(project, app, service):
     """One whose answer was lost, in a step that has succeeded without it, keeps its own."""
     many = ", ".join(f"{{id: {one}}}" for one in range(1, 31))
-    flow = project.load(ROWS.replace("{id: 1}, {id: 2}, {id: 3}", many))
+    flow = project.load(ROWS.replace("{id: 1}, {id: 2}, {id: 3}], key: id", f"{many}], key: id, min_success_rate: 0.9"))
     service.lose = lost(2)
     assert flow.run(run_key="a", app=app)["pay"].outputs["dead_letters"] == 1
     assert flow.run(run_key="a", app=app, from_step="pay").status == "completed"

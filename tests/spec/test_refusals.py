@@ -215,7 +215,7 @@ def test_plan_and_explain_say_it(attempts, tmp_path, monkeypatch):
         "What the service refuses (429, 529, 503 with Retry-After) is tried again and uses up no attempt, whatever is listed, for "
         "15 min from the first refusal of a row; the waits between grow to 1 min at the most, and nothing but time bounds the calls."
     ) in said
-    assert "One attempt: nothing is retried but refusals." in said if attempts == 1 else "Up to 3 attempts." in said[2]
+    assert "One attempt: nothing is retried but refusals." in said if attempts == 1 else "Up to 3 attempts." in said[4]
     (worst,) = [one for one in said if one.startswith("Worst case: ")]
     assert "refusals that use up no attempt" in worst
 

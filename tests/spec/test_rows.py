@@ -11,7 +11,7 @@ from outlast.cli import app
 from outlast.components.describing import Component
 from outlast.components.steps.config import Config
 from outlast.errors import ConfigurationError
-from outlast.spec import plan
+from outlast.spec import plan, shapes
 from outlast.spec.compile import compile_text
 from outlast.spec.manifest import Manifest
 from outlast.spec.references import of_row, parse
@@ -166,6 +166,51 @@ def test_rows_of_other_steps_are_not_trusted_as_a_part_of_an_address():
     assert told(listed) == []
 
 
+def bounded(bounds: str) -> str:
+    return changed("concurrency: 8}", f"concurrency: 8, {bounds}}}")
+
+
+@table(
+    ("bounds", "expected"),
+    [
+        ("min_success_rate: 1", (1.0, 0.5)),
+        ("min_success_rate: 0.9, min_partial_rate: 0.9", (0.9, 0.9)),
+        ("min_success_rate: 0.3", (0.3, 0.3)),
+        ("min_success_rate: 0, min_partial_rate: 0", (0.0, 0.0)),
+    ],
+)
+def test_bounds_of_rows_are_policy(bounds: str, expected: tuple[float, float]):
+    """D-38: other bounds are no other work, and a lower bound of success takes the default of the other with it."""
+    step, plain = made(bounded(bounds))["locate"], made()["locate"]
+    assert (step.policy["min_success_rate"], step.policy["min_partial_rate"]) == expected
+    assert step.work_fingerprint == plain.work_fingerprint
+    assert (step.policy_fingerprint == plain.policy_fingerprint) == (expected == (1.0, 0.5))
+
+
+@table(
+    ("bounds", "problem"),
+    [
+        ("min_success_rate: 1.1", "min_success_rate: expected a number from 0 to 1, got 1.1"),
+        ("min_success_rate: -0.1", "min_success_rate: expected a number from 0 to 1, got -0.1"),
+        ("min_success_rate: true", "min_success_rate: expected a number from 0 to 1, got true"),
+        ('min_partial_rate: "0.5"', "min_partial_rate: expected a number from 0 to 1"),
+        ("min_success_rate: 0.8, min_partial_rate: 0.9", "expected at most min_success_rate, got 0.9, more than 0.8"),
+        ("min_succes_rate: 0.8", "did you mean 'min_success_rate'"),
+    ],
+)
+def test_bounds_of_rows_that_are_wrong_are_refused(bounds: str, problem: str):
+    """D-38: each with its place, and before anything runs."""
+    assert [problem in line for line in told(bounded(bounds))] == [True]
+
+
+def test_a_manifest_with_bounds_out_of_order_is_refused():
+    """D-38: also one whose fingerprints are right."""
+    data = json.loads(made(bounded("min_success_rate: 0.8, min_partial_rate: 0.6")).to_json())
+    (step,) = [one for one in data["steps"] if one["id"] == "locate"]
+    step["policy"]["min_partial_rate"] = 0.9
+    assert shapes.wrong_with(data) == "steps.locate.policy.min_partial_rate is more than min_success_rate"
+
+
 def test_plan_and_explain_show_rows_and_concurrency(tmp_path, monkeypatch):
     """Nobody has to guess that a worst case is that of one row (S0-29)."""
     monkeypatch.chdir(tmp_path)
@@ -174,11 +219,17 @@ def test_plan_and_explain_show_rows_and_concurrency(tmp_path, monkeypatch):
     assert "http.caller, for each row, 8 at a time" in shown
     assert " a row" in next(line for line in shown.splitlines() if line.startswith("locate "))
     said = json.loads(CliRunner().invoke(app, ["explain", "f.yaml", "locate", "--json"]).stdout)["sentences"]
-    assert said[:2] == [
+    assert said[:4] == [
         "Done for each row of ${steps.read.outputs.rows}, 8 at a time; a row is known by its field id.",
+        "Every row must succeed, or the steps that need it do not start.",
+        "From 50% on, the flow is a partial success, and a resume runs only the open rows. Below that, the step fails.",
         "What follows holds for each row: attempts, waits, time limits, the idempotency key.",
     ]
     assert "A row that fails for good is kept as a dead letter, and the others go on." in said
+    accepts = made(bounded("min_success_rate: 0.995, min_partial_rate: 0.995"))["locate"]
+    accepted = [*plan.sentences(accepts.policy, accepts.timing, accepts.work)]
+    assert accepted[1] == "At least 99.5% of the rows must succeed, or the steps that need it do not start."
+    assert not any("partial success" in one for one in accepted)
     listed = made(changed('"${steps.read.outputs.rows}", key: id', "[{id: 1, address: {city: Graz}}]"))["locate"]
     first = next(plan.sentences(listed.policy, listed.timing, listed.work))
     assert first == "Done for 1 row, 8 at a time; a row is known by its content."

@@ -117,6 +117,8 @@ def test_examples_are_taken(validator, name):
         ("step_ms: 60000", "idle_ms: 60000", "steps.1.timeout"),
         ("failure_threshold: 5", "failure_treshold: 5", "steps.1.circuit_breaker"),
         ("concurrency: 16", "concurrency: 0", "steps.1.for_each.concurrency"),
+        ("concurrency: 16", "min_success_rate: 1.5", "steps.1.for_each.min_success_rate"),
+        ("concurrency: 16", "min_partial_rate: -1", "steps.1.for_each.min_partial_rate"),
         ('items: "${steps.read.outputs.rows}", key: id', "key: id", "steps.1.for_each"),
         ("component: python", "component: pyhton", "steps.1.component"),
         ("    component: python\n", "", "steps.1"),

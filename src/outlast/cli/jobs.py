@@ -849,7 +849,10 @@ def compensate_jobs(
 
 def _flow_to_undo(views: Views, wanted: str) -> RunRecord | None:
     """The run of a flow that a job has given up; None of other jobs, and where nothing of it is to be undone."""
-    job = views.jobs.show(wanted).job
+    try:
+        job = views.jobs.show(wanted).job
+    except ConfigurationError:  # which the answer for that job says
+        return None
     flow = views.flows.of_job(job) if job.status in {"failed", "cancelled"} else None
     return None if flow is None or flow.status == "completed" else views.run(flow.id)
 

@@ -483,7 +483,8 @@ def resolve_letter(
     letter_id: Id,
     *,
     as_: Annotated[
-        str, typer.Option("--as", metavar="done|not-done", help="What you found: done, or not-done.", show_default=False)
+        str,
+        typer.Option("--as", metavar="done|not-done", help="What you found: done, or not-done.", show_default=False),
     ],
     reason: Reason = "settled by hand",
     store: StoreUrl = None,

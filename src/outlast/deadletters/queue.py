@@ -222,12 +222,16 @@ class DeadLetters:
         _refuse_closed([letter])
         lease = self._store().run_lease(rows[0].number)
         if lease is not None and not self._gone(lease.owner):
-            raise ConfigurationError(f"the run {rows[0].run_key!r} of {rows[0].pipeline} is running: settle its rows when it has ended.")
+            raise ConfigurationError(
+                f"the run {rows[0].run_key!r} of {rows[0].pipeline} is running: settle its rows when it has ended."
+            )
         how = "done" if done else "not-done"
         changed = self._store().settle_letter(letter.id, how, _reason(reason), by=this_user())
         if changed is None:
             _refuse_closed([self._row(letter.id)])
-            raise ConfigurationError(f"the dead letter {letter.id[:12]} was changed at the same time: look at it again.")
+            raise ConfigurationError(
+                f"the dead letter {letter.id[:12]} was changed at the same time: look at it again."
+            )
         return self._shown(changed)
 
     def _moved(

@@ -281,7 +281,16 @@ def _crowded(now: FlowNow, width: int, room: int) -> list[Text]:
 
     if room <= 0:
         return []
-    rank = ["running", "undoing", "waiting", "failed", "compensation_failed", "partial_success", "compensating", "compensated"]
+    rank = [
+        "running",
+        "undoing",
+        "waiting",
+        "failed",
+        "compensation_failed",
+        "partial_success",
+        "compensating",
+        "compensated",
+    ]
     rank += ["pending", "succeeded"]
     order = sorted(now.steps, key=lambda step: rank.index(step.state) if step.state in rank else len(rank))
     chosen = {step.id for step in order[: room - 1]}

@@ -193,7 +193,9 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     again = tuple(name for name in done if name in redo)
     kept = tuple(name for name in done if name not in redo)
     run = tuple(name for name in names if name not in done)
-    open_rows = _open_rows(store, record, [row for row in rows if row.step in run and row.step not in first])
+    undone = {row.step for row in rows if row.deed == "undo" and row.made}
+    others = {*undone, *first, *changed.mended}  # these run all of their rows
+    open_rows = _open_rows(store, record, [row for row in rows if row.step in run and row.step not in others])
     return Outlook(kept=kept, run=run, again=again, first=tuple(first), keyed=keyed, open_rows=open_rows)
 
 

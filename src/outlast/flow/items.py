@@ -54,7 +54,7 @@ from outlast.flow.rows import (
     remembering,
     undone_by_row,
 )
-from outlast.flow.steps import OpenRows, RowsLost, RowsPending, Unfinished
+from outlast.flow.steps import RowsLost, RowsPending, Unfinished
 from outlast.flow.underway import is_under_way
 from outlast.kernel.clock import here
 from outlast.kernel.wording import counted
@@ -414,20 +414,25 @@ def _failed(result: RunResult[Any]) -> Exception:
     return kind(why, error_class=verdict.error_class)
 
 
-def _partial(result: RunResult[Any]) -> Exception:
+def _partial(result: RunResult[Any], total: int, word: str) -> Exception:
     """
     A run that lost items. One open item that failed transiently, or that never began, is worth another attempt of the job:
     that runs only the open ones.
     """
-    error = _failed(result)
-    passing = next((one for one in result.groups if classify(one.error_class).category == "transient"), None)
+    error, groups = _failed(result), result.groups
+    passing = next((one for one in groups if classify(one.error_class).category == "transient"), None)
     error_class = getattr(error, "error_class", None)
-    if isinstance(error, TemporaryFailure) or passing is not None:
-        known = error_class if isinstance(error, TemporaryFailure) or passing is None else passing.error_class
-        return RowsPending(str(error), error_class=known)
+    left, why = total - result.counts.succeeded - result.counts.skipped, str(error)
+    if result.status != "failed":
+        why = f"{left:,} of {counted(total, word)} {'is' if left == 1 else 'are'} open"
+        why += f"; {groups[0].count:,} failed with {groups[0].error_class}: {groups[0].message}" if groups else ""
+    if isinstance(error, TemporaryFailure):
+        return RowsPending(why, error_class=error_class)
+    if passing is not None:
+        return RowsPending(why, error_class=passing.error_class)
     if result.counts.pending:
-        return RowsPending(str(error), error_class="temporary_failure")
-    return RowsLost(str(error), error_class=error_class)
+        return RowsPending(why, error_class="temporary_failure")
+    return RowsLost(why, error_class=error_class)
 
 
 # -- for_each --------------------------------------------------------------------------------------------------------------
@@ -482,7 +487,7 @@ class _Rows(_OfItems):
         assert record is not None  # noqa: S101 - it has just ended
         self._settle(record)
         if result.status != "completed":
-            failed = _partial(result) if self._is_partial(result, len(rows)) else _failed(result)
+            failed = _partial(result, len(rows), "row") if self._is_partial(result, len(rows)) else _failed(result)
             if self._is_in_doubt(record):
                 mark_begun(failed)
             raise failed from result.error
@@ -493,7 +498,7 @@ class _Rows(_OfItems):
         if result.error is not None and not isinstance(result.error, FailureBudgetExceeded):
             return False
         wanted = total - result.counts.skipped
-        return result.counts.succeeded >= self.step.policy["min_partial_rate"] * wanted
+        return bool(result.counts.succeeded >= self.step.policy["min_partial_rate"] * wanted)
 
     def _put_out(self, result: RunResult[Any], record: RunRecord, rows: list[Any], item_key: Any) -> dict[str, Any]:
         places = {key: place for place, key in enumerate(keys_of(rows, item_key))}
@@ -701,8 +706,8 @@ class _Project:
         result = self._driven(self._source, run_key=key, sink=self._sink, item_key=self._config.item_key)
         if result.status == "failed":
             raise _failed(result) from result.error
-        if result.status == "partial_success":
-            raise _partial(result) from result.error
+        if result.status == "partial_success" and self._config.on_item_error != "collect":
+            raise _partial(result, result.counts.total, "item") from result.error
         counts = result.counts
         outputs: dict[str, Any] = {} if self._sink is None else self._written(self._sink)
         if self._sink is None:
@@ -712,7 +717,7 @@ class _Project:
         return outputs | {
             "count": counts.succeeded,
             "dead_letters": counts.dlq,
-            "outcome": result.status,
+            "outcome": "partial_success" if counts.dlq or counts.failed else "completed",
             "run": result.id,
         }
 

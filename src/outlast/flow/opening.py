@@ -10,17 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError, LeaseLost, nearest
-from outlast.flow.progress import (
-    CUT_OFF,
-    DONE,
-    PARTIAL,
-    after_crash,
-    behind,
-    compared,
-    for_a_new_round,
-    in_doubt,
-    plain,
-)
+from outlast.flow.progress import CUT_OFF, DONE, after_crash, behind, compared, for_a_new_round, in_doubt, plain
 from outlast.flow.record import doubtful, doubtful_rows, newest_rows, progress_of, result_of_record
 from outlast.flow.steps import letter_of
 from outlast.kernel.clock import here
@@ -169,7 +159,7 @@ def _arranged(
     opened = Opened(record, lease, rows, number, changed=changed)
     again: list[str] = []
     if plan.undo_only:  # asked for now: what could not be undone before is tried again
-        again = _to_undo_first(store, progress, list(progress.do), keeps=())
+        again = _to_undo_first(store, progress, list(progress.do))
     elif record.reason != "cancelling":
         opened.redo, opened.first = what_again(store, plan, record, progress, rows, changed)
         again = opened.first
@@ -196,23 +186,34 @@ def what_again(
     elif not redo and not progress.undoing and not plan.spent:
         again = _again_in_job(plan, record, progress)
         if again or not progress.failed:  # what is done stays: nothing of it was undone
-            doubted = doubtful(store, record, plan.manifest, rows)
-            return [*progress.failed, *(name for name in progress.partial if name not in doubted)], []
-    return redo, _to_undo_first(store, progress, redo)
+            return [*progress.failed, *_open_again(store, plan, record, progress, rows)], []
+    keeps = [name for name in progress.partial if name not in changed.mended]  # else its rows are other work now
+    return redo, _to_undo_first(store, progress, redo, keeps)
 
 
-def _to_undo_first(
-    store: Store, progress: Progress, names: list[str], *, keeps: Collection[str] = frozenset({PARTIAL})
-) -> list[str]:
+def _open_again(store: Store, plan: FlowPlan, record: RunRecord, progress: Progress, rows: list[FlowStep]) -> list[str]:
     """
-    Those of the steps that stand and can be undone, unless somebody has undone them by hand. A step in one of the states
-    `keeps` goes on with what it has done.
+    The steps whose open rows run when an unfinished run continues. In a job they run when it is retried for them: a job that
+    only waited for another step would call bad rows once more each time.
+    """
+    if plan.final is not None and progress.partial:
+        newest = {one.step: one for one in store.step_attempts(record.number) if one.deed == "do"}
+        if all(name in newest and newest[name].next_run_us is None for name in progress.partial):
+            return []
+    doubted = doubtful(store, record, plan.manifest, rows)
+    return [name for name in progress.partial if name not in doubted]
+
+
+def _to_undo_first(store: Store, progress: Progress, names: list[str], keeps: Collection[str] = ()) -> list[str]:
+    """
+    Those of the steps that stand and can be undone, unless somebody has undone them by hand. Those in `keeps` go on with the
+    rows that they have done.
     """
     return [
         name
         for name in names
         if progress.stands(name)
-        and progress.state(name) not in keeps
+        and name not in keeps
         and not (name in progress.not_undone() and is_settled(store, progress.undo[name]))
     ]
 
@@ -299,7 +300,10 @@ def check_keys(plan: FlowPlan, record: RunRecord) -> None:
     nor released. To undo a step as a whole, the stored digests are enough.
     """
     was, now = ((record.identity or {}).get("flow") or {}).get("keys"), plan.files.get("keys")
-    by_row = any("idempotency" in step.work and step.work.get("compensate", {}).get("per") == "row" for step in plan.manifest.steps)
+    by_row = any(
+        "idempotency" in step.work and step.work.get("compensate", {}).get("per") == "row"
+        for step in plan.manifest.steps
+    )
     if was is not None and now is not None and was != now and (by_row or not plan.undo_only):
         raise ConfigurationError(
             f"expected the OUTLAST_IDEMPOTENCY_SECRET with which the run {record.run_key!r} of {record.pipeline} made its idempotency "
@@ -348,7 +352,7 @@ def check_doubt(store: Store, plan: FlowPlan, record: RunRecord, rows: list[Flow
                 f"{counted(many, 'row')} of {left[0]} in the run {record.run_key!r} of {record.pipeline} may have been done, and must not "
                 f"be done twice (idempotent: false). List them: outlast dlq list --run {'' if run is None else run.id[:12]}. Look whether each was "
                 f"done, and settle it: outlast dlq resolve ID --as done, or --as not-done. from_step={left[0]!r} "
-                f"(--from-step {left[0]}) does all of them again."
+                f"(--from-step {left[0]}) runs them again without that."
             )
         raise ConfigurationError(
             f"the run {record.run_key!r} of {record.pipeline} has failed in {', '.join(left)}, which may have been done and must not be "

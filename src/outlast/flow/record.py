@@ -258,7 +258,11 @@ def rows_left(store: Store, codec: Codec, record: RunRecord, progress: Progress)
 def _leaves_rows(row: FlowStep) -> bool:
     """Whether a step is undone once for all of its rows, and has not come to its end: then nothing undoes those that are done."""
     how = row.definition["work"].get("compensate")
-    if how is None or "for_each" not in row.definition["work"] or row.state not in {"failed", PARTIAL, "pending", "waiting"}:
+    if (
+        how is None
+        or "for_each" not in row.definition["work"]
+        or row.state not in {"failed", PARTIAL, "pending", "waiting"}
+    ):
         return False
     return how.get("per") != "row" and not (how["when"] == "started" and row.made_in_round)
 
@@ -315,7 +319,7 @@ def doubtful_rows(store: Store, record: RunRecord, row: FlowStep) -> int | None:
     if run is None or run.status not in _ENDED:
         return None
     settled = settled_rows(store, run)
-    failed = (one for how in ("dlq", "failed") for one in _items(store, run, how))  # type: ignore[arg-type]
+    failed = (one for how in ("dlq", "failed") for one in _items(store, run, how))
     return sum(row_may_be_done(one) and one.key not in settled for one in failed)
 
 

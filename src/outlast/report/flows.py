@@ -194,11 +194,11 @@ class FlowReport:
 
     def doubt(self, stored: Sequence[str]) -> Iterator[tuple[str, str]]:
         """What settles rows, or does a step again, that may be done already and must not be done twice."""
-        for step in self.steps:
-            if step.id in self.doubted and step.rows is not None and step.dead_letters:
-                listed = shlex.join(["outlast", "dlq", "list", "--run", step.rows[:12], *stored])
+        for one in self.steps:
+            if one.id in self.doubted and one.rows is not None and one.dead_letters:
+                listed = shlex.join(["outlast", "dlq", "list", "--run", one.rows[:12], *stored])
                 settle = shlex.join(["outlast", "dlq", "resolve", "ID", *stored])
-                yield f"List the rows of {step.id} that may have been done:", listed
+                yield f"List the rows of {one.id} that may have been done:", listed
                 yield "Settle each of them:", f"{settle} --as done|not-done"
                 return
         if len(self.doubted) == 1:  # of several, to name one is refused for the others

@@ -487,7 +487,11 @@ class Flows:
         """
         row = tx.row(f"select {_ROW} from outlast_flow_steps where {_WHICH}", run, name, "do")
         step = None if row is None else _step(row)
-        if step is None or step.key_digest is None or step.state not in {"failed", "partial_success", "pending", "waiting"}:
+        if (
+            step is None
+            or step.key_digest is None
+            or step.state not in {"failed", "partial_success", "pending", "waiting"}
+        ):
             return None
         scope = step.key_scope or ""
         known = tx.row(
