@@ -126,6 +126,7 @@ def test_a_spend_limit_that_is_reached_is_no_outage(sqlite_app, project):
 LOSSES = """
 import threading
 from pathlib import Path
+import outlast
 
 HERE = Path(__file__).parent
 
@@ -146,6 +147,8 @@ def one(id, other=0):
         raise ValueError("unknown id")
     if (HERE / f"away {id}").exists():
         raise ConnectionRefusedError("the service is away")
+    if (HERE / f"skip {id}").exists():
+        raise outlast.Skip("a duplicate")
     if (HERE / f"lost {id}").exists():
         raise ConnectionResetError("the answer is lost")
     return {"made": 10 * id}
@@ -275,6 +278,24 @@ def test_bounds_of_rows_decide_at_equality(losses, sqlite_app, bounds, bad, expe
     assert result.status == expected
     assert (losses.notes["last"], losses.notes["unbook"]) == (expected == "completed", expected == "failed")
     assert result.dead_letters == (0 if expected == "failed" else bad)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "bad", "expected"),
+    [
+        ("", ("bad 3",), "partial_success"),
+        ("", ("bad 3", "bad 4"), "failed"),
+        (", min_partial_rate: 0.3", ("bad 3", "bad 4"), "partial_success"),
+        (", min_success_rate: 0.6", ("bad 3",), "completed"),
+        ("", (), "completed"),
+    ],
+)
+def test_rows_that_were_skipped_count_for_no_bound(losses, sqlite_app, bounds, bad, expected):
+    """Two of five rows are skipped, so the bounds are shares of the other three."""
+    losses.on("skip 1", "skip 2", *bad)
+    result = losses.load(bounds=bounds).run(run_key="k", app=sqlite_app, check=False)
+    assert result.status == expected
+    assert (losses.notes["last"], losses.notes["unbook"]) == (expected == "completed", expected == "failed")
 
 
 def test_bounds_that_are_changed_hold_for_a_resume(losses, sqlite_app):

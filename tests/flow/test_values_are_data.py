@@ -7,8 +7,11 @@ import re
 
 import pytest
 
+import outlast
 from components.steps.answers import Answers
+from outlast.flow.outputs import keep
 from outlast.spec.compile import compile_text
+from outlast.store.codec import Codec
 from tables import table
 
 HEAD = "name: wipe\nsteps:\n"
@@ -160,6 +163,29 @@ def test_values_that_are_known_beforehand_are_encoded_when_the_file_is_compiled(
     assert compiled.manifest.steps[0].config["url"] == "https://a.example/a%2Fb%3Fc%23d/x?q=a%2Fb%3Fc%23d"
 
 
+@table(
+    ("undo", "filled"),
+    [
+        ('http.caller, config: {method: DELETE, url: "https://a.example/${path}"}', {"url": "https://a.example/in%2Fa%26b%20%231.jsonl"}),
+        ('http.caller, config: {method: DELETE, url: "https://a.example/x?q=${path}"}', {"url": "https://a.example/x?q=in%2Fa%26b%20%231.jsonl"}),
+        ('http.caller, config: {method: DELETE, url: "https://a.example/${params.word}"}', {"url": "https://a.example/a%2Fb%3Fc%23d"}),
+        ('files.reader, config: {path: "undone/${params.file}"}', {"path": "undone/a[[]1].jsonl"}),
+    ],
+)  # fmt: skip
+def test_values_in_what_compensates_a_step_are_encoded_when_the_file_is_compiled(undo, filled):
+    """A key of the step's own config is held to the same as a parameter."""
+    text = (
+        'oml_version: "0.1.0"\nname: f\nparams:\n  word: {type: string, default: "a/b?c#d"}\n'
+        '  file: {type: string, default: "a[1].jsonl"}\nsteps:\n'
+        '  - {id: a, component: files.writer, config: {rows: [], path: "in/a&b #1.jsonl"}, '
+        f"compensate: {{component: {undo}}}}}\n"
+    )
+    compiled = compile_text(text, "f.yaml")
+    assert [str(one) for one in compiled.errors] == []
+    config = compiled.manifest.steps[0].work["compensate"]["config"]
+    assert {key: config[key] for key in filled} == filled
+
+
 # -- idempotency keys ------------------------------------------------------------------------------------------------------
 
 
@@ -255,3 +281,14 @@ def test_outputs_with_a_sensitive_parameter_in_them_are_refused(project, sqlite_
                 result["a"].error
             )
             assert "walnut" not in str(result["a"].error)
+
+
+@table(("length", "status"), [(7, "completed"), (8, "failed"), (9, "failed")])
+def test_a_sensitive_value_of_at_least_eight_characters_is_refused_in_outputs(length, status):
+    """Shorter values occur in too many other texts."""
+    outputs, value = {"said": f"Bearer {'walnut-bowl'[:length]}."}, "walnut-bowl"[:length]
+    if status == "completed":
+        assert keep(outputs, Codec(), "a", {"token": value}).data
+    else:
+        with pytest.raises(outlast.PermanentFailure, match="the value of token"):
+            keep(outputs, Codec(), "a", {"token": value})
