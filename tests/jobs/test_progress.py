@@ -114,6 +114,37 @@ def test_the_next_attempt_begins_without_one(app):
     assert again.progress == (5, None, "")
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_report_that_comes_while_another_is_written_is_stored_too(app, monkeypatch, is_stored):
+    """A second later, while the job still runs, also if the write of the first one fails."""
+    writing, reported, again = threading.Event(), threading.Event(), threading.Event()
+    store = app.store.put_progress
+
+    def slowly(rows):
+        if writing.is_set():
+            store(rows)
+            again.set()
+            return
+        writing.set()
+        assert reported.wait(60)
+        if not is_stored:
+            raise RuntimeError("the store is away")
+        store(rows)
+
+    @app.job(retry=None)
+    def pages() -> bool:
+        outlast.current().progress(1, 2)
+        assert writing.wait(60)
+        outlast.current().progress(2, 2)
+        reported.set()
+        return again.wait(20)
+
+    monkeypatch.setattr(app.store, "put_progress", slowly)
+    handle = pages.enqueue()
+    app.work(until_idle=True)
+    assert (handle.result(), handle.progress) == (True, (2, 2, ""))
+
+
 def test_a_progress_that_cannot_be_stored_holds_up_no_job(app, monkeypatch):
     """The end of the job is stored all the same, once."""
 

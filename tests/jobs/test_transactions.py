@@ -306,7 +306,11 @@ def test_a_job_that_was_rolled_back_never_becomes_another_one(app):
     assert [handle.status for handle in there] == ["queued", "queued"]
     assert gone not in there
     assert pickle.loads(pickle.dumps(there[0])) != gone
-    for asked in (lambda: gone.status, gone.history, lambda: gone.result(0)):
+    for asked in (
+        *(lambda: gone.status, gone.history, lambda: gone.result(0)),
+        *(lambda: app.jobs.wait_all([gone], timeout=0), lambda: asyncio.run(app.jobs.await_all([gone], timeout=0))),
+        lambda: asyncio.run(gone.arefresh()),
+    ):
         with pytest.raises(outlast.JobNotFound):
             asked()
 
