@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import socket
 import threading
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from outlast.breaker.shared import by_hand
 from outlast.report.views import Views
 from outlast.store import open_store
 from outlast.store.records import from_us
-from outlast.store.troubles import GivenUp, NotUndone, Step, StepRate, StuckJobs
+from outlast.store.troubles import FailedJobs, GivenUp, NotUndone, OldLetters, Step, StepRate, StuckJobs
 from servers.scripted import ScriptedServer
 from shells import Shell
 from stores import START, letter, prepared, sql
@@ -115,6 +116,46 @@ def test_network_exhaustion_fires_above_ten_an_hour():
         "Steps gave up on network errors 11 times in the last 1 h, more than 10 an hour: p/s0 6, p/s1 5.",
         "critical",
     )
+
+
+def test_a_rule_for_one_step_wins_over_the_rule_for_its_pipeline():
+    """What is set for a pipeline holds for its other steps."""
+    facts = Facts(
+        database=[StepRate(Step("p", name), 20, 18, START) for name in ("read", "write")],
+        network=[GivenUp(Step("p", name), "network", 12, START) for name in ("read", "write")],
+    )
+    for settings, expected in {
+        ("database_retry_rate:p=off",): [],
+        ("database_retry_rate:p=off", "database_retry_rate:p/read=0.8"): ["p/read"],
+        ("database_retry_rate:p=0.8", "database_retry_rate:p/read=0.9"): ["p/write"],
+        ("database_retry_rate:p=on", "database_retry_rate:p/read=off"): ["p/write"],
+    }.items():
+        found = evaluate(facts, rules("network_exhausted=off", *settings))
+        assert [alert.subject for alert in found] == expected, settings
+    for settings, expected in {
+        ("network_exhausted:p=off",): [],
+        ("network_exhausted:p=off", "network_exhausted:p/read=11"): ["p/read"],
+        ("network_exhausted:p=11", "network_exhausted:p/read=off"): ["p"],
+    }.items():
+        found = evaluate(facts, rules("database_retry_rate=off", *settings))
+        assert [alert.subject for alert in found] == expected, settings
+
+
+def test_the_command_of_an_alert_can_be_pasted_whatever_its_subject_is_named():
+    """A shell takes the name of a pipeline or a kind as one word."""
+    for name in ("daily import", "a'b", "a;b", "$(x)"):
+        failures = FailedJobs(name, "mail", 1, START, START, 7, "no", "ValueError", "data_error")
+        facts = Facts(
+            not_undone=[NotUndone(name, 1, START, START)],
+            jobs=[failures],
+            old_letters=[(OldLetters(name, 1, START), False)],
+        )
+        commands = [shlex.split(alert.document()["command"]) for alert in evaluate(facts, rules())]
+        assert commands == [
+            ["outlast", "jobs", "list", "--kind", name, "--status", "failed"],
+            ["outlast", "dlq", "list", "--pipeline", name],
+            ["outlast", "dlq", "list", "--pipeline", name],
+        ]
 
 
 def test_the_other_rules_say_what_is_so():
@@ -225,6 +266,24 @@ def test_alerts_follow_from_what_is_on_record(store):
     sql(store, "update outlast_dead_letters set status = 'resolved'")
     store.pause_queue("mail")
     assert fires(late) == []
+
+
+def test_a_queue_with_a_threshold_of_its_own_is_held_to_that_alone(store):
+    """A higher one silences it until then, a lower one changes nothing for the others."""
+    enqueued(store, new(queue="mail"), new(queue="images"))
+    at, late = round(store.now() * SECOND), 1200 * SECOND
+    off = [f"{name}=off" for name in RULES if name not in {"no_worker", "stuck_jobs"}]
+
+    def fires(*settings, after=late):
+        own = rules(*off, *settings)
+        return [alert.id for alert in evaluate(facts_of(store, Views(store), own, at_us=at + after), own)]
+
+    images, mail = ["no_worker:images", "stuck_jobs:images"], ["no_worker:mail", "stuck_jobs:mail"]
+    assert sorted(fires()) == sorted(images + mail)
+    assert fires("no_worker:mail=1h", "stuck_jobs:mail=1h") == images
+    assert fires("no_worker:mail=off", "stuck_jobs:mail=off") == images
+    assert sorted(fires("no_worker:mail=1h", "stuck_jobs:mail=1h", after=3 * late + SECOND)) == sorted(images + mail)
+    assert fires("no_worker:mail=5s", "stuck_jobs:mail=10s", after=30 * SECOND) == mail
 
 
 def test_a_breaker_of_a_run_that_is_gone_is_not_said_to_be_open(store):
