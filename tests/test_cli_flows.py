@@ -448,6 +448,10 @@ def test_a_flow_that_lost_rows_is_exit_code_3_and_resume_runs_the_open_rows(loss
     page = (losses.folder / "page.html").read_text()
     assert "price lost rows." in page
     assert "2 of 5 rows are open" in page
+    refused = losses("dlq replay --pipeline prices")
+    assert (refused.returncode, "outlast dlq list --pipeline prices.price" in refused.stderr) == (2, True)
+    refused = losses("dlq replay --pipeline prices.price")
+    assert (refused.returncode, "its flow runs the open rows" in refused.stderr) == (2, True)
     before = losses.json("runs show k")
     done = losses("resume k --dry-run")
     assert (done.returncode, "├ price    run its 2 open rows" in done.stdout) == (0, True)
