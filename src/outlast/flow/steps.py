@@ -114,7 +114,7 @@ class Pass:
     connection: Callable[[str], Mapping[str, Any]]  # the fields of a connection, by its name
     stop: Stop  # ends waits, and lets nothing begin
     # In a durable job: the seconds until it is retried for a step that gave up, or why it is not.
-    follows: Callable[[ManifestStep, Exception, StopReason, int], float | StopReason] | None = None
+    follows: Callable[[ManifestStep, Exception, StopReason, int | None], float | StopReason] | None = None
     attempts_left: int = 0  # of the job, after this one
     asked: Callable[[RunRequest], object] = lambda _: (
         None
@@ -301,6 +301,11 @@ class StepWork:
             attempts = 1 if self.call is None else self.call.number
             self.answer = error, follows(self.step, error, self._reason(error, reason), attempts)
         return self.answer[1]
+
+    def row_answer(self, error: Exception, reason: StopReason) -> float | StopReason:
+        """The same of one of its rows or items: the job runs again what is open."""
+        follows = self.pass_.follows
+        return reason if follows is None or self.deed == "undo" else follows(self.step, error, reason, None)
 
     def _reason(self, error: Exception, reason: StopReason) -> StopReason:
         """Why it is not tried again. Whatever else was in the way: a new round must not do it twice either."""

@@ -502,7 +502,9 @@ def figures_document(figures: JobFigures) -> dict[str, Any]:
 
 def _state_of(row: ScheduleRow, now_us: int, alive: Iterable[WorkerKinds | None]) -> str:
     """A running worker may know the kind without this schedule: it has not looked at it for a while, then."""
-    known = any(one is None or served_kind(row.kind) in one.kinds for one in alive)  # one of an older program does not say
+    known = any(
+        one is None or served_kind(row.kind) in one.kinds for one in alive
+    )  # one of an older program does not say
     return "active" if known and now_us - row.seen_us < DECLARED * 1e6 else "undeclared"
 
 
