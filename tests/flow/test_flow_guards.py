@@ -255,6 +255,19 @@ def run(config, context):
     assert (first, second is None) == (None, False)
 
 
+def test_the_snoozes_of_a_step_end_after_seven_days(project, app):
+    """D-31: a step may wait for 6 days in all, and fails when it asks for another 2."""
+    project.functions(
+        "import outlast\nleft = [4, 2, 2]\ndef ready():\n    if left:\n        raise outlast.Snooze(left.pop(0) * 86_400)\n"
+    )
+    with virtual_time() as clock:
+        result = project.load(one("ready")).run(run_key="a", app=app, check=False)
+    assert (result.status, clock.sleeps) == ("failed", [4 * 86_400.0, 2 * 86_400.0])
+    *snoozed, last = result["a"].attempts
+    assert ([row.outcome for row in snoozed], last.outcome) == (["snoozed"] * 2, "failed")
+    assert "to come within 7 days of its first Snooze" in last.error
+
+
 def test_snooze_puts_a_step_off_without_an_attempt(project, app):
     """A step that is not ready yet comes back after so many seconds, and none of its attempts is used up."""
     project.functions(

@@ -528,6 +528,7 @@ class StepWork:
             self._tell_news()
             raise Ended(None)
         self.made = self.number = begun.number
+        self.began_us = begun.began_us
         self.noted = 0 if self.call is None else self.call.number
         self.key_token = begun.key_token
         self.pass_.changed()
@@ -954,8 +955,7 @@ class StepCall(Call):
             return self.work.failed(self, error, None, snoozed=not begun)
         if isinstance(error, Snooze):
             self.interrupted(error)
-            began = self.work.row.began_us if self.work.row is not None else None
-            waited = 0.0 if began is None else (to_us(here.get().clock.now()) - began) / 1e6
+            waited = (self.work._now_us() - self.work.began_us) / 1e6
             if waited + error.delay <= LONGEST_SNOOZE:
                 self.number -= 1
                 return self.work.failed(self, error, error.delay, snoozed=True)
