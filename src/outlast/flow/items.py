@@ -69,7 +69,7 @@ from outlast.pipeline.results import verdict_on
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
-from outlast.verdicts import mark_begun
+from outlast.verdicts import classify, mark_begun
 from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:

@@ -955,7 +955,7 @@ class StepCall(Call):
             return self.work.failed(self, error, None, snoozed=not begun)
         if isinstance(error, Snooze):
             self.interrupted(error)
-            waited = (self.work._now_us() - self.work.began_us) / 1e6
+            waited = (to_us(here.get().clock.now()) - self.work.began_us) / 1e6
             if waited + error.delay <= LONGEST_SNOOZE:
                 self.number -= 1
                 return self.work.failed(self, error, error.delay, snoozed=True)
