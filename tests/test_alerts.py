@@ -12,7 +12,18 @@ from datetime import UTC, datetime
 import pytest
 
 from job_rows import SECOND, claimed, end, enqueued, failed, finished, new, worker
-from outlast.alerts import FEW, RULES, Alert, Facts, OpenBreaker, evaluate, rules_from
+from outlast.alerts import (
+    FEW,
+    RULES,
+    Alert,
+    EndedRuns,
+    Facts,
+    MissedTick,
+    OpenBreaker,
+    OpenLetters,
+    evaluate,
+    rules_from,
+)
 from outlast.alerts.notices import CLAIM, notify, planned, settled
 from outlast.alerts.reading import facts_of
 from outlast.alerts.webhook import place_of, post, problems_of
@@ -20,7 +31,7 @@ from outlast.breaker.shared import by_hand
 from outlast.report.views import Views
 from outlast.store import open_store
 from outlast.store.records import from_us
-from outlast.store.troubles import FailedJobs, GivenUp, NotUndone, OldLetters, Step, StepRate, StuckJobs
+from outlast.store.troubles import EndedRun, FailedJobs, GivenUp, NotUndone, OldLetters, Step, StepRate, StuckJobs
 from servers.scripted import ScriptedServer
 from shells import Shell
 from stores import START, letter, prepared, sql
@@ -80,6 +91,7 @@ def test_the_database_rate_fires_above_its_threshold_only():
         value=0.55,
         threshold=0.5,
         since=from_us(START),
+        facts={"operations": 20, "retried": 11},
     )
 
 
@@ -162,53 +174,117 @@ def test_the_other_rules_say_what_is_so():
     """S4-17, S4-24, U-23: breaker open, dead letters over their threshold, stuck jobs, compensation failed; critical ones first."""
     since = from_us(START)
     facts = Facts(
-        breakers=[OpenBreaker("openai", since), OpenBreaker("db", since, "maintenance")],
-        letters=101,
-        beyond=since,
+        breakers=[OpenBreaker("openai", since), OpenBreaker("db", since, "maintenance", 2)],
+        letters=[OpenLetters("", 101, START)],
+        old_letters=[(OldLetters("trip", 2, START), False)],
         stuck=[StuckJobs("mail", 2, START, 1, START + SECOND), StuckJobs("trips", undo=1, undo_us=START)],
-        not_undone=[NotUndone("trip", 1, START)],
+        not_undone=[NotUndone("trip", 1, START, START)],
         workers=0,
     )
     instant = "2027-01-15 08:00:00 UTC"
-    assert [(alert.severity, alert.id, alert.why, alert.since) for alert in evaluate(facts, rules())] == [
-        (
-            "critical",
-            "breaker_open:db",
-            f"On record as open since {instant}. Somebody has isolated it: maintenance.",
-            since,
-        ),
-        ("critical", "breaker_open:openai", f"On record as open since {instant}.", since),
+    assert [
+        (alert.severity, alert.id, alert.message, alert.why, alert.since) for alert in evaluate(facts, rules())
+    ] == [
         (
             "critical",
             "stuck_jobs:mail",
+            "Jobs of the queue mail are stuck.",
             (
-                f"2 jobs due for more than 15 min 00 s that nobody has taken, the oldest since {instant} and 1 job of workers that are gone "
-                "for more than 15 min 00 s, the first since 2027-01-15 08:00:01 UTC; no worker is running."
+                f"2 jobs due for more than 15 min 00 s and not claimed, the oldest since {instant} and 1 job of workers that are gone "
+                "for more than 15 min 00 s, the first since 2027-01-15 08:00:01 UTC. No worker is running."
             ),
             since,
         ),
         (
             "critical",
             "stuck_jobs:trips",
-            f"1 job to be undone for more than 15 min 00 s that nobody undoes, the first since {instant}; no worker is running.",
+            "Jobs of the queue trips are stuck.",
+            f"1 job waiting to be compensated for more than 15 min 00 s, the first since {instant}. No worker is running.",
             since,
         ),
         (
             "critical",
-            "compensation_failed:trip",
-            "1 compensation failed for good, and nobody has seen to the dead letter.",
+            "breaker_open:db",
+            "The circuit breaker db is open in 2 processes.",
+            f"Open since {instant}. Isolated by hand: maintenance.",
             since,
         ),
-        ("warning", "dead_letters", "101 dead letters are open, more than 100.", since),
+        ("critical", "breaker_open:openai", "The circuit breaker openai is open.", f"Open since {instant}.", since),
+        (
+            "critical",
+            "compensation_failed:trip",
+            "Compensation of trip failed.",
+            "1 compensation failed permanently, and the dead letter is open.",
+            since,
+        ),
+        (
+            "warning",
+            "dead_letters",
+            "Too many dead letters are open.",
+            "101 dead letters are open, more than 100.",
+            since,
+        ),
+        (
+            "warning",
+            "dead_letters_old:trip",
+            "Dead letters of trip are open for more than 24 h.",
+            f"2 dead letters, the oldest since {instant}. Replay them, or archive them with a reason.",
+            since,
+        ),
     ]
-    assert firing(facts._replace(letters=100)) == firing(facts)[:-1]
+    assert firing(facts._replace(letters=[OpenLetters("", 100, None)], old_letters=())) == firing(facts)[:-2]
     everything_off = [f"{name}=off" for name in RULES]
     assert firing(facts, *everything_off) == []
-    assert firing(facts, "dead_letters=101", "breaker_open=off") == [
+    assert firing(facts, "dead_letters=101", "breaker_open=off", "dead_letters_old=off") == [
         "stuck_jobs:mail",
         "stuck_jobs:trips",
         "compensation_failed:trip",
     ]
+
+
+def test_a_rule_is_set_for_one_subject_and_holds_for_the_others():
+    """U-23: off or another threshold for a pipeline, kind, queue or breaker; on for one where it is off for all."""
+    job = FailedJobs("nightly", "default", 50, START, START, 50, "no", "ValueError", "data_error")
+    run = EndedRun("r1", "run", "import", "k", "failed", "why", START)
+    facts = Facts(
+        breakers=[OpenBreaker("a", from_us(START)), OpenBreaker("b", from_us(START))],
+        jobs=[job, job._replace(kind="hourly")],
+        runs=[EndedRuns("run_failed", run, 1, START), EndedRuns("run_failed", run._replace(pipeline="x"), 1, START)],
+        network=[GivenUp(Step("p", "s"), "network", 11, START), GivenUp(SEND, "network", 11, START)],
+        database=[StepRate(Step("p", "s"), 20, 11, START), StepRate(SEND, 20, 11, START)],
+        missed=[MissedTick("nightly", START, 301.0), MissedTick("hourly", START, 300.0)],
+    )
+    assert firing(facts) == [
+        "run_failed:import", "run_failed:x", "job_failed:hourly", "job_failed:nightly", "schedule_missed:nightly",
+        "breaker_open:a", "breaker_open:b", "network_exhausted", "database_retry_rate:p/s", "database_retry_rate:send",
+    ]  # fmt: skip
+    assert firing(
+        facts, "run_failed:x=off", "job_failed=off", "job_failed:hourly=on", "breaker_open:a=off", "network_exhausted:p=11",
+        "network_exhausted:send=off", "database_retry_rate:p/s=0.6", "database_retry_rate:send=0.54", "schedule_missed:hourly=299",
+        "schedule_missed:nightly=302",
+    ) == ["run_failed:import", "job_failed:hourly", "schedule_missed:hourly", "breaker_open:b", "database_retry_rate:send"]  # fmt: skip
+
+
+def test_fifty_failed_jobs_are_one_alert_with_an_example_and_a_command():
+    """U-23: grouped by kind, with the newest error; programs get the same as data."""
+    job = FailedJobs("nightly", "mail", 50, START, START + SECOND, 7, "no file", "OSError", "data_error")
+    (alert,) = evaluate(Facts(jobs=[job]), rules())
+    assert (alert.message, alert.why, alert.since) == (
+        "50 jobs of nightly failed.",
+        "The newest is job 7, at 2027-01-15 08:00:01 UTC: OSError (data_error): no file.",
+        from_us(START),
+    )
+    document = alert.document()
+    assert document["command"] == "outlast jobs list --kind nightly --status failed"
+    assert document["facts"] == {
+        "count": 50,
+        "last": "2027-01-15T08:00:01+00:00",
+        "job": "7",
+        "queue": "mail",
+        "error": "no file",
+        "error_type": "OSError",
+        "error_class": "data_error",
+    }
 
 
 def test_every_mistake_in_the_rules_is_told_at_once():
@@ -222,6 +298,11 @@ def test_every_mistake_in_the_rules_is_told_at_once():
             "dead_letters",
             "x=1",
             "dead_letters=2",
+            "job_failed:=off",
+            "job_failed:nightly=3",
+            "stuck_jobs:mail=never",
+            "run_failed:a=off",
+            "run_failed:a=on",
         ],
         problems,
     )
@@ -233,6 +314,10 @@ def test_every_mistake_in_the_rules_is_told_at_once():
         "expected --rule dead_letters to be dead_letters=THRESHOLD or dead_letters=off, got: 'dead_letters'.",
         f"expected --rule to be one of the rules, got: 'x'. There are: {', '.join(RULES)}.",
         "expected one --rule for dead_letters, got: several.",
+        "expected --rule job_failed: to name a kind, got: 'job_failed:=off'.",
+        "expected --rule job_failed:nightly to be on or off, got: 'job_failed:nightly=3'.",
+        "expected --rule stuck_jobs:mail to be a duration such as 90s, 10m or 2h, of ten years at most, or off, got: 'never'.",
+        "expected one --rule for run_failed:a, got: several.",
     ]
 
 
@@ -256,16 +341,20 @@ def test_alerts_follow_from_what_is_on_record(store):
     def fires(at_us):
         return [alert.id for alert in evaluate(facts_of(store, views, strict, at_us=at_us), strict)]
 
-    always = ["breaker_open:openai", "compensation_failed:trip"]
-    assert fires(at + HOUR + 4) == ["network_exhausted", *always, "database_retry_rate:send", "dead_letters"]
-    assert fires(at + HOUR + 5) == ["network_exhausted", *always, "dead_letters"]
+    always = ["job_failed:send", "breaker_open:openai", "compensation_failed:trip"]
+    assert fires(at + HOUR + 4) == [*always, "network_exhausted", "database_retry_rate:send", "dead_letters"]
+    assert fires(at + HOUR + 5) == [*always, "network_exhausted", "dead_letters"]
     assert fires(at + HOUR + 10) == [*always, "dead_letters"]
     late = at + 2 * HOUR + 60 * SECOND
-    assert fires(late) == ["breaker_open:openai", "stuck_jobs:mail", "compensation_failed:trip", "dead_letters"]
+    assert fires(late) == [
+        *("job_failed:send", "no_worker:mail", "stuck_jobs:mail", "breaker_open:openai", "compensation_failed:trip"),
+        "dead_letters",
+    ]
     store.change_state("breaker", "openai", lambda document, now: (by_hand(document, now, None), None))
     sql(store, "update outlast_dead_letters set status = 'resolved'")
     store.pause_queue("mail")
-    assert fires(late) == []
+    assert fires(late) == ["job_failed:send"]
+    assert fires(at + 7 * 24 * HOUR + 3600 * SECOND) == []
 
 
 def test_a_queue_with_a_threshold_of_its_own_is_held_to_that_alone(store):
@@ -350,8 +439,9 @@ def test_an_alert_is_told_once_and_once_when_it_is_over(store):
         "message": "It is over.",
         "why": told.taken[3]["text"].partition("It is over. ")[2],
         "value": None,
+        "facts": {},
         "ended": over["ended"],
-        "was": {"message": "m", "why": "w", "value": 1},
+        "was": {"message": "m", "why": "w", "value": 1, "facts": {}},
     }
     assert "secret" not in json.dumps(sql(store, "select name, data from outlast_states where kind = 'alerts'"))
 
@@ -507,7 +597,7 @@ def test_the_command_says_what_fires_and_tells_a_webhook(tmp_path):
     address = prepared(tmp_path / "s.db")
     at = f"alerts check --store {address}"
     quiet = shell(at)
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "Quiet: of 6 rules none fires.\n", "")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "Quiet: of 13 rules none fires.\n", "")
     with open_store(address) as store:
         store.add_letters([letter()])
     with ScriptedServer() as server:
@@ -520,9 +610,9 @@ def test_the_command_says_what_fires_and_tells_a_webhook(tmp_path):
     said = [(done.returncode, done.stderr) for done in outcomes]
     assert said == [
         (1, f"The webhook at {server.url} has not taken the notice: it answered 500. The next check tries again.\n"),
-        (1, "Told the webhook: 1 notice.\n"),
+        (1, "Sent to the webhook: 1 notice.\n"),
         (1, ""),
-        (0, "Told the webhook: 1 notice.\n"),
+        (0, "Sent to the webhook: 1 notice.\n"),
     ]
     assert "hidden" not in "".join(done.stdout + done.stderr for done in outcomes)
     document = json.loads(shell(f"{line} --json").stdout)
@@ -542,5 +632,5 @@ def test_a_store_that_cannot_be_reached_is_no_silence(tmp_path):
     """U-23: exit code 1, as for an alert, and the first line says that nothing was found out."""
     done = Shell(tmp_path, {})("alerts check --store postgresql://ann@127.0.0.1:1/shop")
     first, second = done.stderr.splitlines()
-    assert (done.returncode, done.stdout, first) == (1, "", "It could not be found out whether alerts fire:")
+    assert (done.returncode, done.stdout, first) == (1, "", "Cannot check alerts:")
     assert second.startswith("the store 'shop' on 127.0.0.1 failed: ")

@@ -448,6 +448,10 @@ def test_a_flow_that_lost_rows_is_exit_code_3_and_resume_runs_the_open_rows(loss
     page = (losses.folder / "page.html").read_text()
     assert "price lost rows." in page
     assert "2 of 5 rows are open" in page
+    refused = losses("dlq replay --pipeline prices")
+    assert (refused.returncode, "outlast dlq list --pipeline prices.price" in refused.stderr) == (2, True)
+    refused = losses("dlq replay --pipeline prices.price")
+    assert (refused.returncode, "its flow runs the open rows" in refused.stderr) == (2, True)
     before = losses.json("runs show k")
     done = losses("resume k --dry-run")
     assert (done.returncode, "├ price    run its 2 open rows" in done.stdout) == (0, True)
@@ -1586,7 +1590,66 @@ def test_events_of_a_flow_are_on_record(shell):
     assert [one["data"]["step_id"] for one in shell.json("events --run today --name step_error_permanent")] == [
         "charge"
     ]
-    assert shell("events --name step_error_permanent").returncode == 2
+
+
+def test_events_of_steps_are_found_over_all_runs(shell):
+    """L1 of the seeds' review: by name and time; where else to look is said; an event of other runs is refused as before."""
+    shell.on("fail")
+    for key in ("today", "tomorrow"):
+        shell(f"run shop.yaml --run-key {key}")
+    name = "events --name step_error_permanent"
+    assert [one["data"]["step_id"] for one in shell.json(name)] == ["charge"] * 2
+    assert len(shell.json(f"{name} --window 1h")) == 2
+    assert shell.json(f"{name} --window 1ms") == []
+    done = shell(f"{name} --limit 1")
+    assert (done.returncode, "outlast runs attempts RUN" in done.stderr) == (0, True)
+    assert shell.json("events --name circuit_breaker_open") == []
+    for wrong in ("0", "soon", "11y"):
+        done = shell(f"events --window {wrong}")
+        assert (done.returncode, "expected --window to be a duration" in done.stderr) == (2, True)
+    assert shell("events --name item_failed").returncode == 2
+
+
+SCHEDULED = """
+oml_version: "0.1.0"
+name: nightly
+schedule: "0 3 * * *"
+steps:
+  - {id: reserve, component: files.reader, config: {path: in.jsonl}}
+"""
+
+
+def test_a_worker_that_is_given_a_flow_carries_out_its_schedule(shell):
+    """D-45: validate says so, the list of schedules shows it, a file without a schedule is refused, and a job's file as well."""
+    (shell.folder / "nightly.yaml").write_text(SCHEDULED)
+    checked = shell("validate nightly.yaml")
+    assert checked.stdout.splitlines() == [
+        "nightly.yaml: valid, 1 step.",
+        "nightly.yaml: its schedule is run by a worker that is given the file: outlast worker --flow nightly.yaml",
+    ]
+    (document,) = shell.json("validate nightly.yaml")["files"]
+    assert document["schedule_run_by"] == "outlast worker --flow nightly.yaml"
+    done = shell("worker --flow nightly.yaml --until-idle")
+    assert (done.returncode, "flow:nightly" in done.stderr) == (0, True)
+    (row,) = shell.json("jobs schedules")
+    assert (row["kind"], row["cron"], row["timezone"], row["missed"]) == ("flow:nightly", "0 3 * * *", "UTC", "once")
+    refused = shell("worker --flow shop.yaml --flow gone.yaml --until-idle")
+    assert refused.returncode == 2
+    assert "shop.yaml has no schedule." in refused.stderr
+    assert "gone.yaml" in refused.stderr
+    assert "outlast worker --flow nightly.yaml" in shell("worker nightly.yaml").stderr
+
+
+def test_commands_of_a_report_name_the_store_that_was_given(shell):
+    """L5 of the seeds' review: of a flow and of rows, in the terminal and on the page; and of a run that is not found."""
+    shell.on("fail")
+    shell("run shop.yaml --run-key today --store other.db")
+    done = shell("runs report today --store other.db")
+    printed = [line for line in (done.stdout + done.stderr).splitlines() if "outlast " in line]
+    assert printed
+    assert all("--store" in line for line in printed), printed
+    assert "outlast runs list --store" in shell("runs show nothing --store other.db").stderr
+    assert "jobs cancel nothing --store" in shell("cancel nothing --store other.db").stderr
 
 
 # --- while it runs ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -59,8 +60,16 @@ def test_a_narrow_terminal_gets_less_and_a_pipe_whole_lines(store):
     assert max(len(line) for line in shell(store, "night", columns=60).stdout.splitlines()) <= 60
 
 
+@pytest.fixture
+def named(store, monkeypatch):
+    """The store as a command has opened it that was given its address."""
+    folder, app, _ = store
+    monkeypatch.setattr(app.store, "named", ("--store", str(folder / "outlast.db")))
+
+
+@pytest.mark.usefixtures("named")
 def test_a_report_as_json_is_the_report(store):
-    """One document with the names of the values."""
+    """One document with the names of the values; its commands name the store that was given."""
     _, app, _ = store
     assert json.loads(shell(store, "night", "--json").stdout) == json.loads(
         json.dumps(report.read(app, "night").to_dict())
@@ -69,13 +78,18 @@ def test_a_report_as_json_is_the_report(store):
     assert told == json.loads(json.dumps(report.story(app, "night", "twice").to_dict()))
 
 
+@pytest.mark.usefixtures("named")
 def test_a_page_is_written_where_it_is_wanted(store):
-    """The verdict is said, and the file is the page."""
+    """The verdict is said, and the file is the page; its commands name the store that was given."""
     folder, app, _ = store
     done = shell(store, "night", "--html", "night.html")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == report.read(app, "night").verdict
-    assert (folder / "night.html").read_text(encoding="utf-8") == report.read(app, "night").html()
+    page = (folder / "night.html").read_text(encoding="utf-8")
+    assert page == report.read(app, "night").html()
+    commands = re.findall(r"<code>(outlast .*?)</code>", page)
+    assert commands
+    assert [command for command in commands if "--store" not in command] == []
 
 
 def test_one_items_way_is_a_timeline(store):

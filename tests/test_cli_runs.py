@@ -1281,10 +1281,8 @@ def test_an_event_that_is_not_on_record_is_no_empty_answer(shell):
     shell.write("good")
     shell("run app.py:reviews --input in.jsonl --run-key today")
     for name, said in [
-        ("retry_attempt", "outlast runs attempts RUN"),
         ("item_failed", "outlast runs items RUN"),
         ("dead_letter_enqueue", "outlast dlq list --status all"),
-        ("circuit_breaker_open", "outlast breaker list"),
         ("failure_budget_exceeded", "outlast runs show RUN"),
         ("run_finishd", "Did you mean 'run_finished'?"),
     ]:

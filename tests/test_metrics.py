@@ -59,6 +59,7 @@ SAMPLES = [
     told.StepHedge(**STEP, after=0.8),
     told.FallbackUsed(**STEP, error_class="connection_reset", error_type="ConnectionResetError", reason="exhausted"),
     told.CallRejected(step_id="fetch", by="breaker", which="api"),
+    told.CallFinished(step_id="fetch", outcome="succeeded", attempts=2, duration=1.5),
     told.HookFailed(hook="watch", error_type="KeyError"),
     told.Throttled(limit="api", retry_after=7.0, pause=7.0, width=None),
     told.LimitExceeded(limit="api", under_way=64, waiting=9),

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -48,6 +49,7 @@ SAMPLES = [
     told.StepHedge(**STEP, after=0.8),
     told.FallbackUsed(**STEP, error_class="connection_reset", error_type="ConnectionResetError", reason="exhausted"),
     told.CallRejected(step_id="shop", by="breaker", which="openai"),
+    told.CallFinished(step_id="shop", outcome="succeeded", attempts=2, duration=1.5),
     told.HookFailed(hook="watch", error_type="KeyError"),
     told.Throttled(limit="openai", retry_after=7.0, pause=7.0, width=None),
     told.LimitExceeded(limit="openai", under_way=64, waiting=9),
@@ -142,6 +144,7 @@ def test_the_list_of_events_is_complete():
     assert calls == sorted(event.name for event in SAMPLES)
     assert calls == [
         "attempt_timeout",
+        "call_finished",
         "call_rejected",
         "circuit_breaker_closed",
         "circuit_breaker_half_open",
@@ -803,3 +806,116 @@ def test_sentences_say_a_word_once(caplog):
     caplog.clear()
     Contact("the store").lose("its file is gone. Put it back.")
     assert "Put it back; until it can" in caplog.text
+
+
+# --- counted calls ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def heard():
+    """The events of this block."""
+    events = []
+    unsubscribe = subscribe(events.append)
+    try:
+        yield events
+    finally:
+        unsubscribe()
+
+
+def calls_made(work):
+    """The Python functions that are called while this is."""
+    names = []
+    sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+def test_calls_are_counted_while_that_is_asked_for():
+    """U-22: each call once with its outcome and attempts, of every kind; the last stop ends it, and each stop counts once."""
+    tries = []
+
+    @outlast.retry(initial_delay=0.001)
+    def second():
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionResetError("hung up")
+
+    @outlast.retry
+    async def waits():
+        return 1
+
+    @outlast.retry
+    def rows():
+        yield from (1, 2)
+
+    shop = outlast.Guard(
+        "shop", breaker=outlast.CircuitBreaker("counted"), limit=outlast.Limit("counted", concurrency=1)
+    )
+    picky = outlast.Guard(
+        "picky", retry=outlast.RetryPolicy(max_attempts=2, initial_delay=0.001), retry_if=lambda _: True
+    )
+    first, other = outlast.observe.count_calls(), outlast.observe.count_calls()
+    with heard() as events:
+        first()
+        first()
+        second()
+        asyncio.run(waits())
+        assert list(rows()) == [1, 2]
+        shop(lambda: 3)()
+        shop.outcome(int, "two")
+        picky.call(lambda: 1)
+        for attempt in outlast.Guard("loop").attempts():
+            with attempt:
+                pass
+        other()
+        asyncio.run(waits())
+        shop.call(lambda: 4)
+    counted = [event for event in events if event.name == "call_finished"]
+    local = "test_calls_are_counted_while_that_is_asked_for.<locals>."
+    assert [(event.step_id.removeprefix(local), event.outcome, event.attempts) for event in counted] == [
+        ("second", "succeeded", 2),
+        ("waits", "succeeded", 1),
+        ("rows", "succeeded", 1),
+        ("shop", "succeeded", 1),
+        ("shop", "failed", 1),
+        ("picky", "unwanted", 2),
+        ("loop", "succeeded", 1),
+    ]
+    assert all(event.duration >= 0 for event in counted)
+    assert counted[0].duration > 0
+    assert outlast.observe.counting == 0
+
+
+def test_a_rejected_call_and_one_that_is_cancelled():
+    """U-22: a breaker that turns a call away is its failure, with no attempt; a cancellation is neither."""
+    breaker = outlast.CircuitBreaker("rejects")
+    breaker.isolate("maintenance")
+    stop = outlast.observe.count_calls()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with heard() as events:
+        with pytest.raises(outlast.CircuitBreakerOpenError):
+            outlast.Guard("shop", breaker=breaker).call(int)
+        with pytest.raises(KeyboardInterrupt):
+            outlast.Guard("shop").call(interrupted)
+    stop()
+    assert [(event.outcome, event.attempts) for event in events if event.name == "call_finished"] == [("failed", 0)]
+
+
+def test_what_is_not_counted_takes_the_fast_path():
+    """D-4, U-22: off, and off again, a call that succeeds at once calls nothing but the function."""
+
+    @outlast.retry
+    def fetch():
+        return 3
+
+    assert calls_made(fetch) == ["wrapper", "fetch"]
+    stop = outlast.observe.count_calls()
+    assert len(calls_made(fetch)) > 2
+    stop()
+    assert calls_made(fetch) == ["wrapper", "fetch"]

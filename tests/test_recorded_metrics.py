@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,9 +16,10 @@ from outlast.observe.exposition import exposition
 from outlast.observe.metrics import METRICS, MOST, OTHER, RETRIES, Samples
 from outlast.report.metrics import EXPOSED, metrics_text
 from outlast.report.views import Views
+from outlast.store import open_store
 from outlast.testing import virtual_time
 from shells import Shell
-from stores import prepared
+from stores import letter, prepared
 
 QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=0.01, jitter=0)
 
@@ -85,7 +87,14 @@ def test_what_is_on_record_is_on_the_page(app):
     found = exposed(app)
     mean = found.pop(("outlast_job_success_seconds_mean", "send", "default"))
     assert 0 <= mean < 600
+    parts = [
+        found.pop((f"outlast_job_{part}_seconds_mean", "send", "default")) for part in ("delay", "backoff", "wait")
+    ]
+    assert parts[0] == 0
+    assert 0 <= parts[1] + parts[2] <= mean + 1e-6
     assert found == {
+        ("pipeline_database_retry_rate", "", "send"): 0.25,
+        ("pipeline_network_exhausted",): 1,
         ("pipeline_retry_attempts_total", "network", "load"): 4 + 2,
         ("pipeline_retry_success_total", "network", "load"): 4,
         ("pipeline_retry_exhausted_total", "network", "load"): 1,
@@ -149,6 +158,46 @@ def test_labels_stay_few_and_any_name_leaves_the_page_readable():
     assert exposition((RETRIES,), []) == ""
 
 
+def test_the_two_rates_of_the_seed_are_metrics(app):
+    """S2-26, S2-27, D-41: the share of a step that had database retries, and how often steps gave up on network errors in the last hour."""
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=2, initial_delay=0.01, jitter=0))
+    def load(number: int) -> int:
+        if number < 3 and outlast.current().attempt == 1:
+            raise sqlite3.OperationalError("is locked")
+        if number == 9:
+            raise ConnectionResetError("reset")
+        return number
+
+    rate_name = "pipeline_database_retry_rate"
+
+    def rates():
+        return {
+            names: value
+            for names, value in exposed(app).items()
+            if names[0] in {rate_name, "pipeline_network_exhausted"}
+        }
+
+    assert rates() == {("pipeline_network_exhausted",): 0}
+    outlast.Pipeline("numbers", load, app=app, failure_budget=1.0).run(range(10), check=False)
+    assert rates() == {(rate_name, "numbers", "load"): 0.3, ("pipeline_network_exhausted",): 1}
+
+
+def test_a_name_that_a_terminal_obeys_is_spelt_out(tmp_path):
+    """U-22: names of imported dead letters may hold control sequences and bidi overrides; two such names stay two."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    with open_store(address) as store:
+        for name in ("\x1b[2Jgone\r", "\x9b2Jgone\t", "txt.\u202egpj"):
+            store.add_letters([letter(pipeline=name)])
+    done = shell(f"metrics --store {address}")
+    assert done.returncode == 0
+    assert all(sign.isprintable() for sign in done.stdout.replace("\n", ""))
+    names = {names[1] for names in read(done.stdout) if names[0] == "outlast_dead_letters_open"}
+    assert names == {r"\u001b[2Jgone\r", r"\u009b2Jgone\t", r"txt.\u202egpj"}
+    document = shell(f"metrics --json --store {address}").stdout
+    assert all(sign.isprintable() for sign in document.replace("\n", ""))
+
+
 def test_metrics_of_one_name_have_the_same_labels_in_both_places():
     """U-22, S2-25: what the command and a process both say is called alike."""
     kept = {metric.name: metric.labels for metric in METRICS}
@@ -170,9 +219,11 @@ def test_the_command_prints_the_page(tmp_path):
     done = shell(f"metrics --store {address}")
     assert (done.returncode, done.stderr) == (0, "")
     undoing = {("outlast_jobs_undoing", state): 0 for state in ("pending", "running", "failed")}
-    assert read(done.stdout) == undoing | {("outlast_dead_letters_open", ""): 0, ("outlast_workers_alive",): 0}
+    empty = {("outlast_dead_letters_open", ""): 0, ("outlast_workers_alive",): 0, ("pipeline_network_exhausted",): 0}
+    assert read(done.stdout) == undoing | empty
     assert json.loads(shell(f"metrics --store {address} --json").stdout) == [
         *({"name": name, "labels": {"app": "default", "state": state}, "value": 0} for name, state in undoing),
+        {"name": "pipeline_network_exhausted", "labels": {"app": "default"}, "value": 0},
         {"name": "outlast_workers_alive", "labels": {"app": "default"}, "value": 0},
         {"name": "outlast_dead_letters_open", "labels": {"app": "default", "pipeline": ""}, "value": 0},
     ]

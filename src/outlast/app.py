@@ -212,7 +212,9 @@ class App(Home):
         check = Check()
         check.unknown(unknown, ("params", "connections"))
         check.raise_if_any()
-        flow = Flow.load(os.fspath(path), params=params, connections=None if connections is None else os.fspath(connections))
+        flow = Flow.load(
+            os.fspath(path), params=params, connections=None if connections is None else os.fspath(connections)
+        )
         carry_out(flow, self)
         flow._app = self  # noqa: SLF001 - it is made for this app
         return flow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labor import wait_until
+from labor import Beside, wait_until
 from outlast.components import registry
 from outlast.components.describing import Component
 from outlast.components.steps.config import Config
@@ -114,13 +114,40 @@ def test_a_step_in_a_thread_is_left_when_its_time_is_up(slow, app):
     flow = slow.load(
         one("late", "timeout: {step_ms: 300}", "retry: {max_attempts: 3, initial_delay_ms: 0, on_errors: [timeout]}")
     )
-    result = flow.run(run_key="a", app=app, check=False)
+    with capture_events() as events:
+        result = flow.run(run_key="a", app=app, check=False)
     assert (result["a"].status, result["a"].stop_reason) == ("failed", "still_running")
+    # S0-31, S0-35: no attempt is announced that never comes, by an event or a row.
+    (attempt,) = result["a"].attempts
+    assert (attempt.outcome, attempt.stop_reason, attempt.next_run_at) == ("timeout", "still_running", None)
+    told = [(event.name, event.reason) for event in events if event.name.startswith("step_")]
+    assert told == [("step_retry_exhausted", "still_running")]
+    assert flow.manifest.steps[0].timing["timed_out"] == "last"
+    assert "[R52]" in "".join(flow.warnings)
     (slow.root / "go").touch()
     wait_until((slow.root / "late").exists, "the code came to its end")
     record = app.store.find_run("guarded", "a")
     assert record.status == "failed"
     assert app.store.outputs_of_step(record.number, "a") is None
+
+
+def status(app):
+    record = app.store.find_run("guarded", "a")
+    return None if record is None else record.status
+
+
+@pytest.mark.timeout(120)
+def test_a_job_is_retried_only_once_the_thread_of_its_step_has_ended(slow, app):
+    """D-8, D-9: the job is not due before that, and no attempt runs beside the one whose time is up."""
+    text = one("late", "timeout: {step_ms: 300}", "idempotent: true")
+    handle = slow.load(text).enqueue(app=app, run_key="a")
+    with Beside(app):
+        wait_until(lambda: status(app) == "interrupted", "its time is up")
+        assert (handle.status, handle.history()) == ("processing", [])
+        (slow.root / "go").touch()
+        wait_until(lambda: handle.status == "queued", "it is retried")
+    (attempt,) = handle.history()
+    assert (attempt.outcome, (slow.root / "late").exists(), handle.next_run_at is None) == ("timeout", True, False)
 
 
 def test_the_total_counts_attempts_and_waits(slow, app):
@@ -226,6 +253,19 @@ def run(config, context):
     assert flow.run(run_key="a", app=app).status == "completed"
     first, second = sys.modules.pop(name).bound
     assert (first, second is None) == (None, False)
+
+
+def test_the_snoozes_of_a_step_end_after_seven_days(project, app):
+    """D-31: a step may wait for 6 days in all, and fails when it asks for another 2."""
+    project.functions(
+        "import outlast\nleft = [4, 2, 2]\ndef ready():\n    if left:\n        raise outlast.Snooze(left.pop(0) * 86_400)\n"
+    )
+    with virtual_time() as clock:
+        result = project.load(one("ready")).run(run_key="a", app=app, check=False)
+    assert (result.status, clock.sleeps) == ("failed", [4 * 86_400.0, 2 * 86_400.0])
+    *snoozed, last = result["a"].attempts
+    assert ([row.outcome for row in snoozed], last.outcome) == (["snoozed"] * 2, "failed")
+    assert "to come within 7 days of its first Snooze" in last.error
 
 
 def test_snooze_puts_a_step_off_without_an_attempt(project, app):

@@ -247,6 +247,31 @@ def test_a_job_keeps_the_raw_answer_and_counts_as_a_schema_failure(app, reviews,
     assert (figures.failed, figures.schema_failure_share) == (1, 1.0)
 
 
+CHECKED = """\
+  - id: check
+    component: schema.validator
+    needs: [ask]
+    config: {data: "${steps.ask.outputs.json}", schema: {type: object, required: [sum]}}
+"""
+INPUT = """\
+name: reviews
+steps:
+  - id: check
+    component: schema.validator
+    config: {data: {stars: 5}, schema: {type: object, required: [sum]}}
+"""
+
+
+def test_a_validation_after_a_model_counts_as_a_schema_failure_and_one_of_input_does_not(app, reviews, server):
+    """S1-23: of a flow in a queue, a step that checks what an earlier `llm.caller` has answered."""
+    for key, text in (("output", ASK + CHECKED), ("input", INPUT)):
+        reviews.load(text).enqueue(app=app, run_key=key)
+        with virtual_time():
+            assert outlast.testing.work(app).failed == 1
+        (figures,) = figures_of(app.store.job_tallies(3_600_000_000), queues=False, kinds=False)
+        assert figures.schema_failure_share == {"output": 1.0, "input": 0.5}[key]
+
+
 def test_a_process_of_its_own_pays_and_keeps_just_the_same(sqlite_app, reviews, server):
     """U-11: what the child spends and keeps is on record of the attempt."""
     server.script("no JSON at all")

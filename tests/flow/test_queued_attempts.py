@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
 
@@ -202,3 +203,50 @@ def test_a_run_that_waits_for_its_job_has_not_given_up(app, trip):
     assert "pay failed (connection_reset): the line is cut" in run.why
     step = result_of_record(app.store, app.codec, run).steps[1]
     assert (step.id, step.stop_reason, step.attempts[0].next_run_at is not None) == ("pay", None, True)
+
+
+ROWS = """
+name: batch
+params: {fails: {type: integer}}
+steps:
+  - id: each
+    component: python
+    for_each: {items: [{n: 1}, {n: 2}]}
+    config: {call: "MODULE:load", args: {n: "${item.n}", fails: "${params.fails}"}}
+    idempotent: true
+"""
+ITEMS = """
+name: batch
+params: {fails: {type: integer}, numbers: {type: list, default: [1, 2]}}
+steps:
+  - id: each
+    component: pipeline
+    config: {target: "MODULE:labels", input: "${params.numbers}"}
+    idempotent: true
+"""
+LABELS = """
+import outlast
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+def label(n):
+    return load(n, FAILS)
+
+labels = outlast.Pipeline("labels", label)
+"""
+
+
+@pytest.mark.parametrize("component", ["rows", "items"])
+@pytest.mark.parametrize(("fails", "gave_up"), [(1, 0), (9, 2)])
+def test_rows_and_items_give_up_when_their_job_does(app, project, component, fails, gave_up):
+    """S0-38, S2-25, S2-27: while an attempt of the job is left, the failure of a row is followed by another attempt."""
+    project.functions(STEPS + LABELS.replace("FAILS", str(fails)))
+    flow = project.load(ROWS if component == "rows" else ITEMS, params={"fails": fails})
+    handle = flow.enqueue(app=app, run_key="monday")
+    with virtual_time(), capture_events() as events:
+        outlast.testing.work(app)
+    assert handle.status == ("failed" if gave_up else "succeeded")
+    of_rows = Counter(event.name for event in events if event.pipeline != "batch" and event.name.startswith("step_"))
+    failures = 2 if not gave_up else 8
+    assert (of_rows["step_retry_attempt"], of_rows["step_retry_exhausted"]) == (failures - gave_up, gave_up)
+    assert sum(one.times for one in app.store.given_up("network", HOUR) if one.step.pipeline != "batch") == gave_up
+    assert sum(total.exhausted for total in app.store.retry_totals()) == (gave_up + 1 if gave_up else 0)

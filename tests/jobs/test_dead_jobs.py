@@ -183,7 +183,7 @@ def test_options_of_runs_mean_nothing_for_jobs(app, send, hands, tmp_path):
 
     outlast.Pipeline("rows", check, app=app).run([{"id": 1}], check=False)
     assert problems(lambda: app.dead_letters.replay(text="no answer")) == [
-        "expected dead letters of items or of jobs, got: 1 and 1. Name the pipeline or the kind of job with pipeline=, or the letters with ids=."
+        "expected dead letters of items or of jobs, got: 1 and 1. Name the pipeline or the kind of job with pipeline=, the stage with stage=, or the letters with ids=."
     ]
     with pytest.raises(NothingToReplay):
         app.dead_letters.replay(pipeline="none")

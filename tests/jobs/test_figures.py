@@ -6,7 +6,9 @@ import json
 from datetime import timedelta
 from itertools import groupby
 
+import jsonschema
 import prometheus_client
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ import outlast
 from job_hands import Hands
 from job_rows import end
 from outlast import JobFigures
+from outlast.components.answers import json_of
 from outlast.observe import otel, prometheus
 from outlast.observe.figures import Backlog, JobTally, QueueBacklog, figures_of
 from outlast.observe.metrics import MOST, OTHER, Samples
@@ -35,6 +38,10 @@ ended = st.fixed_dictionaries(
         "error_class": st.sampled_from([None, "validation_error", "invalid_output", "timeout", "data_error"]),
         "attempts": st.integers(0, 5),
         "waited_us": st.integers(0, 10**12),
+        "delayed_us": st.integers(0, 10**12),
+        "backoff_us": st.integers(0, 10**12),
+        "queued_us": st.integers(0, 10**12),
+        "schema": st.booleans(),
     }
 )
 
@@ -55,6 +62,10 @@ def tallied(jobs: list[dict]) -> list[JobTally]:
             sum(job["attempts"] > 1 for job in some),
             sum(job["attempts"] for job in some),
             sum(job["waited_us"] for job in some),
+            delayed_us=sum(job["delayed_us"] for job in some),
+            backoff_us=sum(job["backoff_us"] for job in some),
+            queued_us=sum(job["queued_us"] for job in some),
+            schema=sum(job["schema"] and job["status"] == "failed" for job in some),
         )
         for (kind, queue, status, error_class), found in groupby(sorted(jobs, key=key), key)
         if (some := list(found))
@@ -73,7 +84,7 @@ def test_figures_are_those_of_the_jobs_one_by_one(jobs, kinds, queues):
         over = [job for job in mine if job["status"] != "cancelled"]
         good = [job for job in over if job["status"] == "succeeded"]
         bad = [job for job in over if job["status"] == "failed"]
-        schema = [job for job in bad if job["error_class"] == "invalid_output"]
+        schema = [job for job in bad if job["schema"]]
         assert (one.succeeded, one.failed, one.cancelled, one.ended) == (
             len(good),
             len(bad),
@@ -85,6 +96,9 @@ def test_figures_are_those_of_the_jobs_one_by_one(jobs, kinds, queues):
             "retry_rate": (sum(job["attempts"] > 1 for job in over), len(over)),
             "failure_rate": (len(bad), len(over)),
             "mean_time_to_success": (sum(job["waited_us"] for job in good) / 1e6, len(good)),
+            "mean_delay": (sum(job["delayed_us"] for job in good) / 1e6, len(good)),
+            "mean_backoff": (sum(job["backoff_us"] for job in good) / 1e6, len(good)),
+            "mean_wait": (sum(job["queued_us"] for job in good) / 1e6, len(good)),
             "schema_failure_share": (len(schema), len(bad)),
             "retry_amplification": (one.attempts, len(over)),
         }
@@ -152,9 +166,10 @@ def test_figures_of_what_is_on_record(app):
     assert (send.retry_rate, send.failure_rate, send.schema_failure_share) == (2 / 3, 1 / 3, 0)
     assert send.retry_amplification == 2
     assert 15 <= send.mean_time_to_success < 30  # ann at once, bob after 30 s
-    # The attempt that was snoozed does not count; the time that it waited for does.
+    # Neither the attempt that was snoozed counts nor the time that it asked for, which is a delay.
     assert (waits.succeeded, waits.attempts, waits.retry_rate, waits.retry_amplification) == (1, 1, 0, 1)
-    assert 600 <= waits.mean_time_to_success < 700
+    assert waits.mean_time_to_success < 30
+    assert 600 <= waits.mean_delay < 700
     assert waits.schema_failure_share is None
 
 
@@ -172,6 +187,121 @@ def test_bad_input_is_no_failure_of_a_schema(app):
     work(app)
     (figures,) = app.jobs.figures()
     assert (figures.failed, figures.attempts, figures.schema_failure_share) == (5, 5, 1 / 5)
+
+
+class Stars(pydantic.BaseModel):
+    stars: int
+
+
+CHECKS = {
+    "json.loads": json.loads,
+    "pydantic": Stars.model_validate_json,
+    "jsonschema": lambda raw: jsonschema.validate({"stars": raw}, {"properties": {"stars": {"type": "integer"}}}),
+    "json_of": json_of,
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_output_that_was_kept_and_does_not_fit_is_a_failure_of_a_schema(app, check):
+    """S1-23: whatever checks it, if the attempt that failed has kept what it checked; another error of it does not count."""
+
+    @app.job(retry=QUICK)
+    def review(raw: str) -> None:
+        outlast.current().keep("answer", raw)
+        CHECKS[check](raw)
+
+    @app.job(retry=QUICK)
+    def other(raw: str) -> None:
+        outlast.current().keep("answer", raw)
+        raise ValueError("not of the output")
+
+    review.enqueue("{")
+    other.enqueue("{")
+    work(app)
+    found = {one.kind: one.schema_failure_share for one in app.jobs.figures()}
+    assert found == {"review": 1, "other": 0}
+
+
+def test_what_an_earlier_attempt_has_kept_says_nothing_of_the_last_one(app):
+    """S1-23: an answer that was kept by the attempt before is not what failed."""
+
+    @app.job(retry=outlast.RetryPolicy(max_attempts=2, initial_delay=30.0, jitter=0))
+    def review() -> None:
+        if outlast.current().attempt == 1:
+            outlast.current().keep("answer", "{}")
+            raise ConnectionResetError("hung up")
+        json.loads("{")
+
+    review.enqueue()
+    work(app)
+    (figures,) = app.jobs.figures()
+    assert (figures.failed, figures.schema_failure_share) == (1, 0)
+
+
+def test_a_delay_that_was_asked_for_backoff_and_a_wait_are_told_apart(app):
+    """S1-25: time to success has neither the delay of the enqueuer nor the snooze; of the rest, backoff and wait are parts."""
+
+    @app.job(retry=QUICK)
+    def delayed() -> None: ...
+
+    @app.job(retry=QUICK)
+    def retried() -> None:
+        if outlast.current().attempt < 3:
+            raise ConnectionResetError("hung up")
+
+    delayed.options(delay=3600).enqueue()
+    delayed.options(delay=1800).enqueue()
+    retried.options(delay=600).enqueue()
+    work(app)
+    late, again = app.jobs.figures(window=3600 * 24)
+    assert (late.kind, late.mean_delay, late.mean_backoff) == ("delayed", pytest.approx(2700, abs=1), 0)
+    assert late.mean_time_to_success == pytest.approx(late.mean_wait, abs=1)
+    assert late.mean_time_to_success < 30
+    assert (again.kind, again.mean_delay) == ("retried", pytest.approx(600, abs=1))
+    assert again.mean_backoff == pytest.approx(60, abs=1)  # twice 30 s
+    assert 60 <= again.mean_time_to_success < 90
+    assert again.mean_wait <= again.mean_time_to_success - again.mean_backoff + 1e-6
+
+
+def test_a_wait_for_a_worker_is_no_backoff(app):
+    """S1-25: a job that nobody takes for ten minutes has waited, and was not delayed."""
+
+    @app.job(retry=QUICK)
+    def plain() -> None: ...
+
+    plain.enqueue()
+    with app.store._database.writing() as tx:
+        tx.execute(
+            "update outlast_jobs set enqueued = enqueued - 600000000, due = due - 600000000, first_due = first_due - 600000000"
+        )
+    work(app)
+    (figures,) = app.jobs.figures()
+    assert (figures.mean_delay, figures.mean_backoff) == (0, 0)
+    assert 600 <= figures.mean_wait <= figures.mean_time_to_success + 1e-6 < 660
+
+
+def test_a_requeue_by_hand_is_no_retry(app):
+    """S1-22, S1-25: neither a retry nor an attempt of the new round, and the time that it was failed is not in its time to success."""
+
+    @app.job(retry=QUICK)
+    def fatal() -> None:
+        if not mended:
+            raise ValueError("wrong")
+
+    mended = []
+    handle = fatal.enqueue()
+    work(app)
+    (before,) = app.jobs.figures()
+    assert (before.failed, before.retry_rate, before.attempts) == (1, 0, 1)
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_jobs set enqueued = enqueued - 7200000000, first_due = first_due - 7200000000")
+    mended.append(True)
+    app.jobs.requeue(handle.id)
+    work(app)
+    (figures,) = app.jobs.figures()
+    assert (figures.succeeded, figures.attempts, figures.retry_rate, figures.retry_amplification) == (1, 1, 0, 1)
+    assert figures.mean_time_to_success < 60
+    assert (figures.mean_delay, figures.mean_backoff) == (0, 0)
 
 
 def test_figures_are_those_of_each_job_on_record(app):

@@ -33,6 +33,7 @@ steps:
     config: {call: "shop.steps:label", args: {rows: "${steps.read.outputs.rows}"}}
     retry: {max_attempts: 3, initial_delay_ms: 1000, jitter: 0.1, on_errors: [network_error, timeout]}
     timeout: {step_ms: 60000, total_ms: 300000}
+    silence: [R52]
     idempotent: true
   - id: check
     component: python
@@ -370,7 +371,8 @@ def test_explain_says_what_a_step_does_when_it_fails(flow, monkeypatch):
         "Up to 3 attempts. Before the next one it waits 1 s, 2 s (±10 %), never more than 30 s.",
         "An attempt is stopped after 1 min.",
         "Worst case: 5 min, the total time limit.",
-        "As a durable job, which tries again after that, it is executed up to 12 times.",
+        "A timed-out attempt is the last one, because its thread cannot be stopped. `isolation: process` stops it.",
+        "As a durable job, which tries again after that once no attempt runs any more, it is executed up to 12 times.",
     ):
         assert line in done.stdout.splitlines()
     assert "permanent" in done.stdout

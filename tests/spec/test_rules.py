@@ -50,6 +50,7 @@ def found(text: str, **options) -> list[str]:
 
 STEP = "id: a, component: quiet"
 ROWS = "for_each: {items: [1], concurrency: %d}"
+PYTHON = 'id: a, component: python, config: {call: "a:b"}, idempotent: true'
 GET = 'id: a, component: net.get, timeout: {step_ms: 5}, config: {url: "${item}"}'
 LAKE = (
     'id: a, component: s3.writer, config: {connection: "@s3.lake", key: k.json, body: {a: 1}%s}, compensate: {component: s3.deleter, '
@@ -213,6 +214,14 @@ FIXTURES: dict[str, tuple[list[str], list[str]]] = {
          f'{STEP}, compensate: {{component: room.free, config: {{}}}}, idempotency: {{key: "${{params.batch}}{{{{ params.shop }}}}"}}',
          f'{STEP}, inputs: {{row: "{{{{ item.id }}}}"}}, {ROWS % 1}'],
         [f'{STEP}, inputs: {{text: "{{{{ name }}}} and {{ params.batch }}"}}', f'{STEP}, inputs: {{path: "in/${{params.batch}}.csv"}}'],
+    ),
+    "R52": (
+        [f"{PYTHON}, retry: {{max_attempts: 3, on_errors: [{one}]}}, timeout: {{step_ms: 500}}" for one in ("timeout", "transient", "network")]
+        + [f"{PYTHON}, timeout: {{step_ms: 5}}, compensate: {{component: python, config: {{call: 'a:b'}}, timeout: {{step_ms: 500}}}}"],
+        [f"{PYTHON}, retry: {{max_attempts: 3, on_errors: [timeout]}}, timeout: {{step_ms: 500}}, isolation: process",
+         f"{PYTHON}, retry: {{max_attempts: 3, on_errors: [timeout]}}, timeout: {{total_ms: 500000}}",
+         f"{PYTHON}, retry: {{max_attempts: 3, on_errors: [connection_reset]}}, timeout: {{step_ms: 500}}",
+         f"{PYTHON}, timeout: {{step_ms: 500}}", f"{STEP}, retry: {{max_attempts: 3, on_errors: [timeout]}}, timeout: {{step_ms: 500}}"],
     ),
     "R51": (
         [f"{STEP}, limit: {{rates: {{tokens: 100/min}}}}", f"{STEP}, limit: {{rates: {{calls: 5/s, tokens: {{amount: 9, per_s: 1}}}}}}"],

@@ -40,6 +40,7 @@ steps:
     config: {call: "shop.steps:label", args: {rows: "${steps.read.outputs.rows}"}}
     retry: {max_attempts: 3, backoff: exponential, initial_delay_ms: 1000, jitter: 0.1, on_errors: [timeout, 503]}
     timeout: {step_ms: 60000, total_ms: 300000}
+    isolation: process
     idempotent: true
     circuit_breaker: {failure_threshold: 5, reset_timeout_s: 60, half_open_requests: 2}
     for_each: {items: "${steps.read.outputs.rows}", key: id, concurrency: 16}

@@ -572,8 +572,8 @@ def test_statements_are_spelled_for_each_kind_of_driver(store):
     next(steps)
     steps.send([(True,)])
     statement, parameters = steps.send([(*store._identity(), 5_000)])
-    assert "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) returning id" in statement
-    assert ("?" in statement, len(parameters), parameters[7]) == (False, 10, b"?")
+    assert "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) returning id" in statement
+    assert ("?" in statement, len(parameters), parameters[7]) == (False, 11, b"?")
     assert 5_000 <= parameters[6] < 6_000  # on SQLite within the millisecond that its clock says
 
 

@@ -104,7 +104,9 @@ RULES: dict[str, Rule] = {
             *("database_retry_rate", "warning", "share", 0.5, "pipeline, flow or kind"),
             "Of the operations of a step that had retries for database errors, the share that required one.",
         ),
-        Rule(*("dead_letters", "warning", "number", 100, "pipeline, flow, kind or folder"), "Dead letters that are open."),
+        Rule(
+            *("dead_letters", "warning", "number", 100, "pipeline, flow, kind or folder"), "Dead letters that are open."
+        ),
         Rule(
             *("dead_letters_old", "warning", "seconds", 86_400, "pipeline, flow, kind or folder"),
             "A dead letter is open for longer than this.",
@@ -198,7 +200,7 @@ class OpenLetters(NamedTuple):
     """
 
     subject: str
-    count: int
+    number: int
     beyond_us: int | None
     is_folder: bool = False
 
@@ -334,12 +336,12 @@ def _runs(rule: str) -> Callable[[Facts, Rules], Iterator[Alert]]:
                 "run_interrupted": "was interrupted and not resumed",
             }[rule]
             why = f": {newest.why.rstrip('.')}" if newest.why else ""
-            which = f"{newest.run_key} at {_instant(from_us(newest.ended_us))}{why}."
+            which = f"run {newest.run_key} at {_instant(from_us(newest.ended_us))}{why}."
             yield _alert(
                 rule,
                 newest.pipeline,
                 f"The {what} {newest.pipeline} {said}.",
-                which[:1].upper() + which[1:] if ended.times == 1 else f"{many} times. The newest: {which}",
+                f"R{which[1:]}" if ended.times == 1 else f"{many} times. The newest: {which}",
                 value=ended.times,
                 since=from_us(ended.first_us),
                 facts={
@@ -403,7 +405,9 @@ def _idle(facts: Facts, rules: Rules) -> Iterator[Alert]:
     for idle in facts.idle:
         threshold = rules.threshold("no_worker", idle.queue)
         if threshold is not None:
-            others = f"{counted(facts.workers, 'worker')} of other queues alive" if facts.workers else "No worker is alive"
+            others = (
+                f"{counted(facts.workers, 'worker')} of other queues alive" if facts.workers else "No worker is alive"
+            )
             yield _alert(
                 "no_worker",
                 idle.queue,
@@ -420,7 +424,11 @@ def _idle(facts: Facts, rules: Rules) -> Iterator[Alert]:
 
 def _database(facts: Facts, rules: Rules) -> Iterator[Alert]:
     """Each step by itself; those with fewer operations than the minimum together, if together they have enough."""
-    on = [(rate, threshold) for rate in facts.database if (threshold := _of_step(rules, "database_retry_rate", rate.step)) is not None]
+    on = [
+        (rate, threshold)
+        for rate in facts.database
+        if (threshold := _of_step(rules, "database_retry_rate", rate.step)) is not None
+    ]
     few = [rate for rate, _ in on if rate.operations < rules.minimum]
     alone = [(str(rate.step), [rate], threshold) for rate, threshold in on if rate.operations >= rules.minimum]
     for subject, rates, threshold in [*alone, (FEW, few, rules.thresholds.get("database_retry_rate", 1.0))]:
@@ -495,18 +503,18 @@ def _breakers(facts: Facts, rules: Rules) -> Iterator[Alert]:
 def _letters(facts: Facts, rules: Rules) -> Iterator[Alert]:
     for letters in facts.letters:
         threshold = rules.threshold("dead_letters", letters.subject)
-        if threshold is None or letters.count <= threshold or letters.beyond_us is None:
+        if threshold is None or letters.number <= threshold or letters.beyond_us is None:
             continue
         where = f" in {letters.subject}" if letters.is_folder else f" of {letters.subject}" if letters.subject else ""
         yield _alert(
             "dead_letters",
             letters.subject,
             f"Too many dead letters{where} are open.",
-            f"{counted(letters.count, 'dead letter')} {'is' if letters.count == 1 else 'are'} open, more than {threshold:g}.",
-            value=letters.count,
+            f"{counted(letters.number, 'dead letter')} {'is' if letters.number == 1 else 'are'} open, more than {threshold:g}.",
+            value=letters.number,
             threshold=threshold,
             since=from_us(letters.beyond_us),
-            facts={"count": letters.count},
+            facts={"count": letters.number},
             command=_letters_command(letters.subject, is_folder=letters.is_folder, groups=True),
         )
 
@@ -520,7 +528,11 @@ def _old_letters(facts: Facts, rules: Rules) -> Iterator[Alert]:
                 old.pipeline,
                 f"Dead letters {'in' if is_folder else 'of'} {old.pipeline} are open for more than {window(threshold)}.",
                 f"{counted(old.times, 'dead letter')}, the oldest since {_instant(from_us(old.first_us))}. "
-                + ("Replay them, or move their files away." if is_folder else "Replay them, or archive them with a reason."),
+                + (
+                    "Replay them, or move their files away."
+                    if is_folder
+                    else "Replay them, or archive them with a reason."
+                ),
                 value=old.times,
                 threshold=threshold,
                 since=from_us(old.first_us),
@@ -566,7 +578,12 @@ def _stuck(facts: Facts, rules: Rules) -> Iterator[Alert]:
             value=queue.late + queue.orphaned + queue.undo,
             threshold=threshold,
             since=from_us(min(at for at in (queue.oldest_due_us, queue.orphaned_us, queue.undo_us) if at is not None)),
-            facts={"late": queue.late, "orphaned": queue.orphaned, "to_compensate": queue.undo, "workers": facts.workers},
+            facts={
+                "late": queue.late,
+                "orphaned": queue.orphaned,
+                "to_compensate": queue.undo,
+                "workers": facts.workers,
+            },
             command=("jobs", "stats"),
         )
 

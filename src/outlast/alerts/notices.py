@@ -114,13 +114,17 @@ def planned(
 
 def _resolved(alert: Mapping[str, Any], ended: float) -> dict[str, Any]:
     """What is told of an alert that is over: nothing of what it said is true any more, so it says what it was."""
-    was, at = {name: alert[name] for name in ("message", "why", "value")}, datetime.fromtimestamp(ended, UTC)
+    was, at = (
+        {name: alert.get(name) for name in ("message", "why", "value", "facts")},
+        datetime.fromtimestamp(ended, UTC),
+    )
     fired = datetime.fromisoformat(alert["since"])
     return dict(alert) | {
         "status": "resolved",
         "message": "It is over.",
         "why": f"A check at {_instant(at)} found that it does not fire any more. Since {_instant(fired)} it was: {was['message']} {was['why']}",
         "value": None,
+        "facts": {},
         "ended": at.isoformat(),
         "was": was,
     }

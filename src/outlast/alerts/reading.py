@@ -220,4 +220,3 @@ def acknowledge(store: Store, alert: Alert, reason: str) -> Acknowledgement:
     store.change_state("alerts", _STATE, change)
     store.add_events([EventRow(world.ids.new(), ACKNOWLEDGED, made.at_us, None, made.document())])
     return made
-

@@ -8,7 +8,7 @@ import os
 import shlex
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -113,7 +113,11 @@ def check(
 
     problems: list[str] = []
     given = _given(rules_file, problems)
-    span = _positive("--window", "1h" if window is None else window, problems) if window or given.window is None else given.window
+    span = (
+        _positive("--window", "1h" if window is None else window, problems)
+        if window or given.window is None
+        else given.window
+    )
     again = (
         _positive("--renotify", "4h" if renotify is None else renotify, problems)
         if renotify or given.renotify is None
@@ -158,7 +162,10 @@ def check(
     else:
         print_whole_table(
             ("severity", "alert", "since", "message"),
-            ((one.severity, one.id, one.since, f"{one.message} {one.why}{_next(one.command, where)}") for one in firing),
+            (
+                (one.severity, one.id, one.since, f"{one.message} {one.why}{_next(one.command, where)}")
+                for one in firing
+            ),
             wrap=("alert", "message"),
         )
     if acknowledged and not as_json:
@@ -166,9 +173,9 @@ def check(
     for subject in unknown:
         hint(f"A rule is set for {subject!r}, and the store knows no such name.{nearest(subject, names)}")
     if told.sent:
-        hint(f"Told the webhook: {counted(len(told.sent), 'notice')}.")
+        hint(f"Sent to the webhook: {counted(len(told.sent), 'notice')}.")
     if told.busy:
-        hint("Another check is telling the webhook something now: what is new is told by the next one.")
+        hint("Another check is notifying the webhook now. The next one reports what is new.")
     if told.problem is not None:
         hint(f"{told.problem[:1].upper()}{told.problem[1:]} The next check tries again.")
     if firing or told.problem is not None:
@@ -205,7 +212,9 @@ def acknowledge_alerts(
                 )
             elif id_ not in firing:
                 others = [one for one in firing if RULES[one.partition(":")[0]].over]
-                problems.append(f"No alert {id_!r} fires.{nearest(id_, others)} Those that fire: {', '.join(others) or 'none'}.")
+                problems.append(
+                    f"No alert {id_!r} fires.{nearest(id_, others)} Those that fire: {', '.join(others) or 'none'}."
+                )
         if problems:
             refuse(*problems)
         done = [acknowledge(views.store, firing[id_], reason) for id_ in dict.fromkeys(ids)]
@@ -242,9 +251,11 @@ def _given(path: Path | None, problems: list[str]) -> _Given:
     except (OSError, ValueError) as broken:
         problems.append(f"Cannot read {path} as TOML: {broken}.")
         return _Given()
-    for key in found:
-        if key not in _KEYS:
-            problems.append(f"Unknown key {key!r} in {path}.{nearest(key, _KEYS)} There are: {', '.join(_KEYS)}.")
+    problems += [
+        f"Unknown key {key!r} in {path}.{nearest(key, _KEYS)} There are: {', '.join(_KEYS)}."
+        for key in found
+        if key not in _KEYS
+    ]
     rules, minimum, folders = found.get("rules", {}), found.get("minimum"), found.get("dead_letters", [])
     if not isinstance(rules, dict):
         problems.append(f"expected rules in {path} to be a table such as [rules], got: {rules!r}.")

@@ -661,9 +661,10 @@ def _print_queues(found: Sequence[QueueState]) -> None:
 # The fields of `JobFigures` with spaces for underscores, in two lines where they are long.
 _CANCELLED, _ARTIFACTS = "cancelled", "artifacts"
 _SCHEMA, _AMPLIFICATION = "schema\nfailure share", "retry\namplification"
+_DELAY, _BACKOFF, _WAIT = "mean\ndelay", "mean\nbackoff", "mean\nwait"
 _FIGURES = (
     *("kind", "queue", "succeeded", "failed", _CANCELLED, "retry\nrate", "failure\nrate", "mean time\nto success"),
-    *(_SCHEMA, _AMPLIFICATION, _ARTIFACTS),
+    *(_DELAY, _BACKOFF, _WAIT, _SCHEMA, _AMPLIFICATION, _ARTIFACTS),
 )
 
 
@@ -684,15 +685,20 @@ def _print_figures(figures: Sequence[JobFigures], seconds: float) -> None:
                 one.cancelled,
                 _percent(one.retry_rate),
                 _percent(one.failure_rate),
-                None if one.mean_time_to_success is None else duration(one.mean_time_to_success),
+                _mean(one.mean_time_to_success),
+                *map(_mean, (one.mean_delay, one.mean_backoff, one.mean_wait)),
                 _percent(one.schema_failure_share),
                 None if one.retry_amplification is None else f"{one.retry_amplification:.2f}",
                 one.artifacts or None,
             )
             for one in figures
         ),
-        below=(_ARTIFACTS, _SCHEMA, _CANCELLED, "queue", _AMPLIFICATION),
+        below=(_ARTIFACTS, _DELAY, _BACKOFF, _WAIT, _SCHEMA, _CANCELLED, "queue", _AMPLIFICATION),
     )
+
+
+def _mean(mean: float | None) -> str | None:
+    return None if mean is None else duration(mean)
 
 
 def _percent(share: float | None) -> str | None:

@@ -664,7 +664,7 @@ def _ways_of_cancelled(views: Views, letter: DeadLetter, run: RunRecord, stored:
 def _refuse_flows(views: Views, known: list[str] | None, where: LetterFilter, store: str | None) -> None:
     """Letters of steps and of their rows are not sent again by themselves: their run goes on."""
     letters, place = views.letters(), stored_at(views, store)
-    meant = [letters.show(one) for one in known] if known else islice(letters.find(**where), _MOST_LOOKED_AT)
+    meant = [letters.show(one) for one in known] if known else [*islice(letters.find(**where), _MOST_LOOKED_AT)]
     found = [
         (letter, lines)
         for letter in meant
@@ -672,6 +672,13 @@ def _refuse_flows(views: Views, known: list[str] | None, where: LetterFilter, st
     ]
     ways = [lines for _, lines in found]
     if not ways:
+        name = where.get("pipeline")
+        below = {
+            one.pipeline for one in letters.stats() if one.status == "open" and one.pipeline.startswith(f"{name}.")
+        }
+        if name is not None and not meant and below:
+            rows = (shlex.join(["outlast", "dlq", "list", "--pipeline", one, *place]) for one in sorted(below))
+            refuse(f"No open dead letter is of {name} itself. Rows of its steps have them:", *rows)
         return
     kinds = Counter("undo" if letter.kind == "compensation" else letter.kind for letter, _ in found)
     these = " and ".join(

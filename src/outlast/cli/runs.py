@@ -680,18 +680,20 @@ def _kept_name(name: str, *, of_flow: bool | None) -> str:
     )
 
     one = canonical(name)
-    if one in _STORED or (of_flow and one in EVENTS):
-        return ""
     of_steps = (StepEvent, BreakerEvent, FlowEvent, CallRejected, LimitExceeded, Throttled)
-    if of_flow is None and issubclass(EVENTS.get(one, Event), of_steps):
+    if of_flow is None and one not in _STORED and issubclass(EVENTS.get(one, Event), of_steps):
         return f"Only steps of flows keep {one}. Of other runs, {_ROWS.get(one.partition('_')[0], _CALLS)}"
-    if one not in EVENTS:
+    if one not in EVENTS and one not in _STORED:
         refuse(
             f"expected --name to be the name of an event, got: {name!r}.{nearest(name, [*EVENTS, *_STORED])} "
             f"Those on record: {', '.join(_STORED)}."
         )
-    instead = _ROWS.get(one.partition("_")[0], "it is told while it happens: outlast.observe.subscribe, or the log")
-    refuse(f"expected --name to be an event that is kept on record ({', '.join(_STORED)}), got: {name!r}: {instead}")
+    if one not in _STORED and not of_flow:
+        instead = _ROWS.get(one.partition("_")[0], "it is told while it happens: outlast.observe.subscribe, or the log")
+        refuse(
+            f"expected --name to be an event that is kept on record ({', '.join(_STORED)}), got: {name!r}: {instead}"
+        )
+    return ""
 
 
 def events(
@@ -710,7 +712,9 @@ def events(
     """List the events on record, the oldest first."""
     told = "" if name is None or run is not None else _kept_name(name, of_flow=None)
     seconds = None if window is None else seconds_of(window)
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST):
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST
+    ):
         refuse(f"expected --window to be a duration such as 90s, 10m or 24h, ten years at most, got: {window!r}.")
     with opened(store, app) as views:
         if name is not None and run is not None:

@@ -120,7 +120,9 @@ def validate(
         warned = compiled is not None and compiled.counts.get("warning", 0) > 0
         bad |= wrong or (strict and warned)
         unchecked = "" if compiled is None else _unchecked(file, compiled, given)
-        scheduled = not wrong and compiled is not None and compiled.model is not None and compiled.model.schedule is not None
+        scheduled = (
+            not wrong and compiled is not None and compiled.model is not None and compiled.model.schedule is not None
+        )
         by = {"schedule_run_by": _carried_out(file)} if scheduled else {}
         documents.append(_document(file, told, unread, unchecked, valid=not wrong) | by)
         if as_json:

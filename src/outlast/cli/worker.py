@@ -157,7 +157,7 @@ def worker(
         working = made(app, queues, concurrency, until_idle=until_idle, drain=float(seconds))
     except ConfigurationError as wrong:
         refuse(*wrong.problems)
-    if target is not None and not app.kinds:
+    if target is not None and not app.kinds and not app.flows:
         hint(
             f"{target} has no jobs of its own. If it should: import the modules that make them with @app.job where the app is made."
         )

@@ -362,7 +362,7 @@ class DeadLetters:
         if jobs and others:
             message = (
                 f"expected dead letters of items or of jobs, got: {others:,} and {len(jobs):,}. "
-                "Name the pipeline or the kind of job with pipeline=, or the letters with ids=."
+                "Name the pipeline or the kind of job with pipeline=, the stage with stage=, or the letters with ids=."
             )
             raise ConfigurationError(message)
         return jobs

@@ -267,7 +267,9 @@ class Flow:
         check = Check()
         check.unknown(unknown, ("run_key", "app", "queue", "delay", "unique_key"))
         check.raise_if_any()
-        return to_enqueue(self, self._app if app is None else app, run_key=run_key, queue=queue, delay=delay, unique_key=unique_key)
+        return to_enqueue(
+            self, self._app if app is None else app, run_key=run_key, queue=queue, delay=delay, unique_key=unique_key
+        )
 
     def __repr__(self) -> str:
         return f"<Flow {self.manifest.name!r}: {len(self.manifest.steps)} steps, {self.manifest.fingerprint}>"

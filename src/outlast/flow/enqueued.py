@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast import presets
 from outlast.calls.state import current_work, running
@@ -60,7 +60,11 @@ if TYPE_CHECKING:
     from outlast.store.flows import FlowStep
     from outlast.store.records import NewJob, RunRecord
 
-_OF_SCHEDULE = {"cron": None, "timezone": "UTC", "missed": "once"}  # the keys of a schedule, and what they are if left out
+_OF_SCHEDULE = {
+    "cron": None,
+    "timezone": "UTC",
+    "missed": "once",
+}  # the keys of a schedule, and what they are if left out
 _LOOK = 0.05  # seconds between two looks whether an attempt that was left has ended
 ROOT = "OUTLAST_ROOT"  # the variable that says where a worker has the project
 TAKEN = 30.0  # seconds until a run is looked at again that another process works on
@@ -94,15 +98,12 @@ class FlowJob(Job[..., Any]):
         )
 
 
-J = TypeVar("J", bound=FlowJob)
-
-
 def kind_of(flow: Flow) -> str:
     """The kind of its jobs."""
     return OF_FLOW + flow.manifest.name
 
 
-def made(home: Any, kind: str, flow: type[J] = FlowJob, schedule: Schedule | None = None) -> J:
+def made(home: Any, kind: str, flow: type[FlowJob] = FlowJob, schedule: Schedule | None = None) -> FlowJob:
     """The job of this app that runs the flows of this kind; a worker has one for all of them."""
 
     async def run_flow(
@@ -193,7 +194,8 @@ class ScheduledFlow(FlowJob):
         from outlast.jobs.cron import key_of
 
         key = f"{self.flow.manifest.name}-{tick:%Y-%m-%dT%H:%MZ}"
-        bound, arguments = to_enqueue(self.flow, self.home, run_key=key, unique_key=key_of(tick))
+        home: Any = self.home
+        bound, arguments = to_enqueue(self.flow, home, run_key=key, unique_key=key_of(tick))
         return bound._new((), arguments)  # noqa: SLF001 - as `enqueue` does
 
 
@@ -234,13 +236,14 @@ def carry_out(flow: Flow, app: Home) -> None:
     check, kind = Check(), kind_of(flow)
     schedule = schedule_of(check, flow.manifest.notes.get("schedule"))
     known = app.flows.get(kind)
-    if known is not None and known.flow._file != flow._file:  # noqa: SLF001 - the same room
-        name = kind.removeprefix(OF_FLOW)
-        check.add("name", f"one that no other file of {app.name!r} has", Shown(f"{name!r}, which is that of {known.flow._file}"))  # noqa: SLF001 - as above
+    file = None if known is None else known.flow._file  # noqa: SLF001 - the same room
+    if known is not None and file != flow._file:  # noqa: SLF001 - as above
+        shown = Shown(f"{flow.manifest.name!r}, which is that of {file}")
+        check.add("name", f"one that no other file of {app.name!r} has", shown)
     check.raise_if_any()
     app.flows.pop(kind, None)
     if schedule is not None:
-        job = made(app, kind, ScheduledFlow, schedule)
+        job: Any = made(app, kind, ScheduledFlow, schedule)
         job.flow = flow
         job.new_of_tick(here.get().clock.now())  # what could not be enqueued is refused now, and not at its tick
         app.flows[kind] = job
@@ -398,15 +401,19 @@ class _Attempt:
         if result is not None and self.active.why == "cancel":
             self.active.said = f"cancelled by an operator; its run {result.run_key!r} was {result.why}"
 
-    def follows(self, step: ManifestStep, error: Exception, reason: StopReason, attempts: int) -> float | StopReason:
+    def follows(
+        self, step: ManifestStep, error: Exception, reason: StopReason, attempts: int | None
+    ) -> float | StopReason:
         """
         What follows a step that gave up on this error after so many attempts: seconds until the job is retried, or why it
-        is not. From the thread of the step. If another step has ended the job already, that is `reason`.
+        is not. From the thread of the step. If another step has ended the job already, that is `reason`. Without a number
+        of attempts it is one of its rows, which decides nothing.
         """
-        answer = self._answer(error, reason, attempts, step.policy["retry"])
+        answer = self._answer(error, reason, attempts or 1, step.policy["retry"])
         # A step that lost rows ends nothing: another step may bring the job back.
         is_over = any(isinstance(other, str) and other != "incomplete" for _, other in list(self.answers.values()))
-        self.answers[step.id] = error, answer
+        if attempts is not None:
+            self.answers[step.id] = error, answer
         return reason if is_over else answer
 
     def final(self, failed: Sequence[tuple[FlowStep, BaseException | None]]) -> bool:

@@ -188,6 +188,7 @@ class _OfItems:
         on record.
         """
         stop = self.there.stop
+        plan = replace(plan, follows=self.work.row_answer)
         try:
             result: RunResult[Any] = internal.keep_trying(
                 lambda: self._driven(plan, source),

@@ -56,7 +56,7 @@ class FlowPlan:
     from_step: str | None = None
     on_change: Literal["stop", "keep", "redo"] = "stop"
     watch: Callable[[Any], None] | None = None
-    follows: Callable[[ManifestStep, Exception, StopReason, int], float | StopReason] | None = None
+    follows: Callable[[ManifestStep, Exception, StopReason, int | None], float | StopReason] | None = None
     final: Callable[[Sequence[tuple[FlowStep, BaseException | None]]], bool] | None = None
     attempts_left: int = 0
     undo_only: bool = False  # it was cancelled: undo what stands, and begin nothing

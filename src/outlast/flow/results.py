@@ -115,8 +115,10 @@ class FlowResult:
         raise raised from self.error
 
     def _failed_step(self) -> StepRow | None:
-        """The first step that failed, if one did."""
-        return next((step for step in self.steps if step.status == "failed" and step.attempts), None)
+        """The first step that failed or lost rows, if one did."""
+        return next(
+            (step for step in self.steps if step.status in {"failed", "partial_success"} and step.attempts), None
+        )
 
     def _verdict(self) -> Verdict:
         """What this run is that did not complete: what its step failed with."""

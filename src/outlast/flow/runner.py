@@ -287,7 +287,9 @@ class FlowRun:
             self.comes_back = not final([(progress.do[name], self._errors.get(name)) for name in names])
         return self.comes_back
 
-    def _follows(self, step: ManifestStep, error: Exception, reason: StopReason, attempts: int) -> float | StopReason:
+    def _follows(
+        self, step: ManifestStep, error: Exception, reason: StopReason, attempts: int | None
+    ) -> float | StopReason:
         """Whether the job is retried after a step has failed. One that is cancelled is not. From the thread of the step."""
         progress, follows = self._progress, self.plan.follows
         cancelled = self._requested in _CANCELS or (progress is not None and (progress.cancelling or progress.undoing))

@@ -114,7 +114,7 @@ class Pass:
     connection: Callable[[str], Mapping[str, Any]]  # the fields of a connection, by its name
     stop: Stop  # ends waits, and lets nothing begin
     # In a durable job: the seconds until it is retried for a step that gave up, or why it is not.
-    follows: Callable[[ManifestStep, Exception, StopReason, int], float | StopReason] | None = None
+    follows: Callable[[ManifestStep, Exception, StopReason, int | None], float | StopReason] | None = None
     attempts_left: int = 0  # of the job, after this one
     asked: Callable[[RunRequest], object] = lambda _: (
         None
@@ -301,6 +301,11 @@ class StepWork:
             attempts = 1 if self.call is None else self.call.number
             self.answer = error, follows(self.step, error, self._reason(error, reason), attempts)
         return self.answer[1]
+
+    def row_answer(self, error: Exception, reason: StopReason) -> float | StopReason:
+        """The same of one of its rows or items: the job runs again what is open."""
+        follows = self.pass_.follows
+        return reason if follows is None or self.deed == "undo" else follows(self.step, error, reason, None)
 
     def _reason(self, error: Exception, reason: StopReason) -> StopReason:
         """Why it is not tried again. Whatever else was in the way: a new round must not do it twice either."""
@@ -523,6 +528,7 @@ class StepWork:
             self._tell_news()
             raise Ended(None)
         self.made = self.number = begun.number
+        self.began_us = begun.began_us
         self.noted = 0 if self.call is None else self.call.number
         self.key_token = begun.key_token
         self.pass_.changed()
@@ -949,8 +955,7 @@ class StepCall(Call):
             return self.work.failed(self, error, None, snoozed=not begun)
         if isinstance(error, Snooze):
             self.interrupted(error)
-            began = self.work.row.began_us if self.work.row is not None else None
-            waited = 0.0 if began is None else (to_us(here.get().clock.now()) - began) / 1e6
+            waited = (to_us(here.get().clock.now()) - self.work.began_us) / 1e6
             if waited + error.delay <= LONGEST_SNOOZE:
                 self.number -= 1
                 return self.work.failed(self, error, error.delay, snoozed=True)

@@ -719,7 +719,12 @@ def _kind(check: Check, fn: Any, name: str | None) -> str:
 
 def _own_name(check: Check, name: str) -> str:
     if name.startswith(RESERVED):
-        check.add("name", f"one that does not begin with {' or '.join(RESERVED)}", name, "Those are jobs of Outlast and of flows.")
+        check.add(
+            "name",
+            f"one that does not begin with {' or '.join(RESERVED)}",
+            name,
+            "Those are jobs of Outlast and of flows.",
+        )
     return name
 
 

@@ -107,7 +107,9 @@ class Scheduler:
             before, decided = row, self._step(job, row, now_us, waits=waits)
             if decided is None:
                 return None
-            return ScheduleChange(decided.row, None if decided.tick_us is None else job.new_of_tick(from_us(decided.tick_us)))
+            return ScheduleChange(
+                decided.row, None if decided.tick_us is None else job.new_of_tick(from_us(decided.tick_us))
+            )
 
         made = self._store.change_schedule(job.kind, decide, ahead_us=ahead_us())
         if decided is None:

@@ -151,7 +151,11 @@ def undoing(what: str, job: UndoneJob, one: CompensationRecord, end: Compensatio
 def _letter(job: ClaimedJob | Orphan, letter: DeadLetterRow, error: Mapping[str, Any]) -> None:
     from outlast.observe.events import DeadLetterEnqueue
 
-    emit(DeadLetterEnqueue(pipeline=pipeline_of_kind(job.kind), letter_id=letter.id, item_id=str(job.id), step_id=job.kind, **error))
+    emit(
+        DeadLetterEnqueue(
+            pipeline=pipeline_of_kind(job.kind), letter_id=letter.id, item_id=str(job.id), step_id=job.kind, **error
+        )
+    )
 
 
 def _who(job: ClaimedJob | Orphan, max_attempts: int) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
+from outlast.kernel.redact import in_json
 from outlast.observe import events as told
 from outlast.observe import subscribe, watch
-from outlast.kernel.redact import in_json
 from outlast.observe.figures import QueueBacklog, figures_of
 
 if TYPE_CHECKING:

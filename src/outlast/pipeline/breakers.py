@@ -10,7 +10,7 @@ killed, its part expires.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from outlast.kernel.clock import REAL, here
 from outlast.sharing import named
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.home import Home
     from outlast.sharing.contact import Commons, Contact
 
-KIND = "process_breakers"
+KIND: Final = "process_breakers"
 LEASE_S = 60.0
 RENEW_S = 15.0
 MOST_BREAKERS = 1000  # of one process

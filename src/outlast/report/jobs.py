@@ -263,8 +263,8 @@ class JobViews:
         return [self._requeue(number, sanitise(reason), from_start=from_start) for number in _numbers(ids)]
 
     def _requeue(self, number: int, reason: str, *, from_start: bool) -> Answer:
-        if (doubt := self._doubt(number)) is not None:
-            return Answer(str(number), done=False, said=doubt)
+        if (in_vain := self._in_vain(number)) is not None:
+            return Answer(str(number), done=False, said=in_vain)
         try:
             if self._store.requeue_job(number, by=this_user(), reason=reason, from_start=from_start):
                 anew = "; all of its steps are done again" if from_start else ""
@@ -279,12 +279,14 @@ class JobViews:
             return Answer(str(number), done=False, said=str(refused))
         return self._refused(number, _STAYS)
 
-    def _doubt(self, number: int) -> str | None:
-        """Why the job of a flow would fail again at once: a step may have been done, and must not be done twice."""
+    def _in_vain(self, number: int) -> str | None:
+        """Why the job of a flow would end as before: its run was cancelled, or a step may have been done that must not be done twice."""
         from outlast.report.flows import FlowViews
 
         job = self._store.job(number)
-        flow = None if job is None or job.status != "failed" else FlowViews(self._store).of_job(job)
+        flow = None if job is None or job.status not in {"failed", "cancelled"} else FlowViews(self._store).of_job(job)
+        if flow is not None and flow.status == "cancelled":
+            return f"its run {flow.run_key!r} was cancelled and never continues. Enqueue the flow with another run key."
         if flow is None or not flow.doubted:
             return None
         ways = "".join(f" {what} {way}" for what, way in flow.doubt(self._store.app_option()))
@@ -502,7 +504,9 @@ def figures_document(figures: JobFigures) -> dict[str, Any]:
 
 def _state_of(row: ScheduleRow, now_us: int, alive: Iterable[WorkerKinds | None]) -> str:
     """A running worker may know the kind without this schedule: it has not looked at it for a while, then."""
-    known = any(one is None or served_kind(row.kind) in one.kinds for one in alive)  # one of an older program does not say
+    known = any(
+        one is None or served_kind(row.kind) in one.kinds for one in alive
+    )  # one of an older program does not say
     return "active" if known and now_us - row.seen_us < DECLARED * 1e6 else "undeclared"
 
 

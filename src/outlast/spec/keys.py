@@ -32,7 +32,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "params": Key("block", "a mapping from a name to a param block"),
         "profiles": Key("block", "a mapping from a name to a profile block; one may be chosen when it is compiled"),
         "metadata": Key("map", "whatever you want to keep with it; nothing reads it"),
-        "schedule": Key("data", "when it is to run; kept in the manifest, nothing reads it"),
+        "schedule": Key("data", "a cron expression, or a mapping with cron, timezone and missed; a worker that is given the file carries it out"),
         "silence": Key("texts", "codes of warnings that are not told of this file"),
         "steps": Key("block", "a list of step blocks", needed=True),
     },

@@ -502,7 +502,9 @@ def _left_running(_: Look, step: Step) -> Iterator[Finding]:
         if one.retry.decide(AttemptTimeoutError("its time is up"), attempt=1).retry:
             where = (*path, *_inside(node, "timeout", "step_ms"))
             got = "an attempt in a thread, which cannot be stopped: the first one whose time is up is the last one"
-            yield Finding(where, "an attempt that is retried when its time is up", got, "add isolation: process to the step")
+            yield Finding(
+                where, "an attempt that is retried when its time is up", got, "add isolation: process to the step"
+            )
 
 
 # -- undoing, references -----------------------------------------------------------------------------------------------

@@ -23,17 +23,13 @@ _ROUND = (
 )
 _DUE = "coalesce(first_due, enqueued)"
 # Of a job that was begun once, the one attempt is what has ended it: the others alone are looked up.
-_COUNTED = (
-    f"case when made <= 1 then made else (select count(*) {_ROUND} and tried.outcome in ('succeeded', 'failed', 'timeout', 'crashed')) end"
-)
+_COUNTED = f"case when made <= 1 then made else (select count(*) {_ROUND} and tried.outcome in ('succeeded', 'failed', 'timeout', 'crashed')) end"
 _PAUSE = "sum(case when tried.next_run > tried.started + tried.took then tried.next_run - tried.started - tried.took else 0 end)"
 _BACKOFF = f"case when made <= 1 then 0 else (select coalesce({_PAUSE}, 0) {_ROUND} and tried.outcome in ('failed', 'timeout', 'crashed')) end"
 _SNOOZED = f"case when made <= 1 then 0 else (select coalesce({_PAUSE}, 0) {_ROUND} and tried.outcome = 'snoozed') end"
 _RAN = f"case when made <= 1 then (case when ended > began then ended - began else 0 end) else (select coalesce(sum(tried.took), 0) {_ROUND}) end"
 # A requeue by hand makes a job due again: that is no delay that it was enqueued with.
-_DELAYED = (
-    f"case when made > 1 and exists (select 1 from outlast_job_changes c where c.job = outlast_jobs.id and c.change = 'requeued') then 0 else {_DUE} - enqueued end"
-)
+_DELAYED = f"case when made > 1 and exists (select 1 from outlast_job_changes c where c.job = outlast_jobs.id and c.change = 'requeued') then 0 else {_DUE} - enqueued end"
 # A validation that failed may be one of the input. It was one of the output of a model if the attempt has kept that.
 _INVALID = "state = 'failed' and (error_class = 'validation_error' or error_type = 'JSONDecodeError')"
 _KEPT = "exists (select 1 from outlast_artifacts a where a.kind = 'job' and a.owner = outlast_jobs.id and a.attempt = outlast_jobs.made)"
@@ -79,17 +75,13 @@ class Tallies:
                 "order by outlast_jobs.kind, queue",
                 *(since, self.app),
             )
-        found = [
-            JobTally(
-                *row[:4],
-                *map(int, row[4:8]),
-                delayed_us=int(row[8]),
-                backoff_us=int(row[9]),
-                queued_us=int(row[10]),
-                schema=int(row[11]) + (of_flows[row[0], row[1], row[3]] if row[2] == "failed" else 0),
-            )
-            for row in rows
-        ]
+        found = []
+        for kind, queue, state, error_class, *numbers in rows:
+            jobs, retried, attempts, waited, delayed, backoff, queued, schema = map(int, numbers)
+            tally = JobTally(kind, queue, state, error_class, jobs, retried, attempts, waited)
+            if state == "failed":
+                schema += of_flows[kind, queue, error_class]
+            found.append(tally._replace(delayed_us=delayed, backoff_us=backoff, queued_us=queued, schema=schema))
         return found + [JobTally(kind, queue, "kept", artifacts=count) for kind, queue, count in kept]
 
     def _schema_failures_of_flows(self, tx: Transaction, since: int) -> Counter[tuple[str, str, str | None]]:

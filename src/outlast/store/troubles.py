@@ -32,6 +32,7 @@ GAVE_UP = tuple(
 )
 _GAVE_UP = ", ".join(f"'{reason}'" for reason in GAVE_UP)
 APART_US = 86_400_000_000  # how far apart the ends of a run and of its job may be
+_ID_LENGTH = 32  # of a run: the key of a run that a step of a flow has made begins with that of the flow
 MOST_RUNS = 10_000  # runs that an alert counts
 _TROUBLE = "('failed', 'timeout', 'crashed')"
 _COUNTED = "('succeeded', 'failed', 'timeout', 'crashed')"
@@ -368,18 +369,24 @@ class Troubles:
         handled = (
             f"exists ({letters}) and not exists ({letters} and l.status in ('open', 'replaying')) and (r.kind = 'flow' or not exists "
             "(select 1 from outlast_progress p where p.run = r.number "
-            "and (p.exhausted = 0 or p.read > p.succeeded + p.skipped + p.dlq + p.failed)))"
+            "and (not p.exhausted or p.read > p.succeeded + p.skipped + p.dlq + p.failed)))"
         )
+        # One that was interrupted is not finished: its last event is when that was.
+        ended = "coalesce(r.finished, (select max(e.at) from outlast_events e where e.run = r.id), r.started)"
         with self._database.snapshot() as tx:
             rows = tx.rows(
-                "select r.id, r.kind, r.pipeline, r.run_key, r.status, r.why, coalesce(r.finished, r.started), r.identity "
+                f"select r.id, r.kind, r.pipeline, r.run_key, r.status, r.why, {ended}, r.identity "
                 "from outlast_runs r where r.app = ? and r.kind <> 'replay' "
-                "and r.status in ('failed', 'partial_success', 'interrupted') and coalesce(r.finished, r.started) > ? "
-                f"and not ({handled}) and not exists (select 1 from outlast_runs f where f.app = r.app and f.kind = 'flow' "
-                "and r.kind <> 'flow' and r.run_key like f.id || '/%') order by 7 desc, r.number desc limit ?",
+                f"and r.status in ('failed', 'partial_success', 'interrupted') and {ended} > ? "
+                f"and not ({handled}) and not exists (select 1 from outlast_runs f where f.id = substr(r.run_key, 1, {_ID_LENGTH}) "
+                f"and substr(r.run_key, {_ID_LENGTH + 1}, 1) = '/' and f.app = r.app and f.kind = 'flow' and r.kind <> 'flow') "
+                "order by 7 desc, r.number desc limit ?",
                 *(self.app, since_us, MOST_RUNS),
             )
-            found = [EndedRun(*row[:6], int(row[6]), job_of_run(row[1], row[7])) for row in rows]
+            found = [
+                EndedRun(id_, kind, pipeline, run_key, status, why, int(ended_us), job_of_run(kind, identity))
+                for id_, kind, pipeline, run_key, status, why, ended_us, identity in rows
+            ]
             return self._without_live_jobs(tx, found)
 
     def without_live_jobs(self, runs: Sequence[EndedRun]) -> list[EndedRun]:
@@ -415,7 +422,9 @@ class Troubles:
             jobs = self._database.passed(sorted({job for row in flows if (job := job_of_run(*row)) is not None}))
             condition = (
                 "j.app = ? and j.state = 'failed' and j.ended > ? {} and not exists (select 1 from outlast_dead_letters l "
-                "where l.id = j.letter and l.status in ('resolved', 'archived')) and not (j.id " + self._database.among + ")"
+                "where l.id = j.letter and l.status in ('resolved', 'archived')) and not (j.id "
+                + self._database.among
+                + ")"
             )
             sql = (
                 "select j.kind, n.times, n.first, n.last, j.queue, j.id, j.error, j.error_type, j.error_class from outlast_jobs j join "

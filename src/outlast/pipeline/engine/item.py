@@ -137,7 +137,7 @@ class Phase:
 class RunFacts:
     """What all items of a run have in common."""
 
-    __slots__ = ("audit_all", "base_us", "known_by", "monotonic", "pass_", "pipeline", "run_id")
+    __slots__ = ("audit_all", "base_us", "follows", "known_by", "monotonic", "pass_", "pipeline", "run_id")
 
     def __init__(
         self,
@@ -149,6 +149,7 @@ class RunFacts:
         wall_us: int,
         audit_all: bool,
         known_by: Callable[[str], str] | None = None,
+        follows: Callable[[Exception, StopReason], float | StopReason] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.run_id = run_id
@@ -157,6 +158,12 @@ class RunFacts:
         self.base_us = wall_us - int(monotonic() * 1e6)
         self.audit_all = audit_all
         self.known_by = known_by
+        self.follows = follows
+
+    def retried_after(self, error: Exception, reason: StopReason | None) -> float | None:
+        """The seconds until the run itself is retried for an item that gave up; None if it has failed for good."""
+        answer = None if self.follows is None or reason is None else self.follows(error, reason)
+        return answer if isinstance(answer, float) else None
 
 
 class Item:
@@ -454,7 +461,9 @@ class Item:
         if attempt is not None:
             self.attempts += 1
             number, began, now, notes = attempt
-            self._failure(stage, error, verdict, number, began, now, None, notes, stop_reason=reason)
+            again = stage.run.retried_after(error, reason)
+            told = reason if again is None else None
+            self._failure(stage, error, verdict, number, began, now, again, notes, stop_reason=told)
         if (
             reason in _REPAIRABLE
             and self.repaired < len(stage.declared.repairs)

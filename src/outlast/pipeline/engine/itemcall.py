@@ -15,10 +15,12 @@ from outlast.calls.state import Call, current_work
 from outlast.deciding import after_failure
 from outlast.kernel.clock import roll_for
 from outlast.limits.throttle import DEFERRED, LONGEST_FLOOR, LONGEST_WAIT, PATIENCE
+from outlast.observe import listening
 from outlast.verdicts import classify, refusal, surely_undone
 
 if TYPE_CHECKING:
     from outlast.calls.records import Context
+    from outlast.kernel.aliases import StopReason
     from outlast.pipeline.engine.item import Item
     from outlast.verdicts import Verdict
 
@@ -75,6 +77,13 @@ class StageCall(Call):
             "run_id": run.run_id,
             "pipeline": run.pipeline,
         }
+
+    def _tell_end(self, error: BaseException, reason: StopReason, verdict: Verdict | None) -> None:
+        again = self.item.stage.run.retried_after(error, reason) if isinstance(error, Exception) else None
+        if again is None or verdict is None:
+            super()._tell_end(error, reason, verdict)
+        elif listening():
+            self._tell_retry(error, verdict, again, level="debug")  # the job logs that it is requeued
 
     def context(self) -> Context:
         context = super().context()

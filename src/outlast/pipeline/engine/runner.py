@@ -90,6 +90,7 @@ class Runner:
             wall_us=to_us(clock.now()),
             audit_all=plan.audit == "all",
             known_by=plan.known_by,
+            follows=plan.follows,
         )
         self.phase = Phase()
         last = len(plan.stages) - 1
