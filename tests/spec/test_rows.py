@@ -159,10 +159,10 @@ def test_a_key_of_the_config_may_bring_the_row():
 
 def test_rows_of_other_steps_are_not_trusted_as_a_part_of_an_address():
     """R42: what a row has was put out by another step; rows that the file lists are its author's words."""
-    text = changed("https://geo.example.com/", "https://geo.example.com/${item.id}")
+    text = changed("https://geo.example.com/", "${item.address.page}")
     (line,) = told(text)
-    assert "expected url without what other steps have put out, got ${item.id}" in line
-    listed = text.replace('"${steps.read.outputs.rows}"', "[{id: 1, address: {city: Graz}}]")
+    assert "expected url without what other steps have put out, got ${item.address.page}" in line
+    listed = text.replace('"${steps.read.outputs.rows}"', "[{id: 1, address: {city: Graz, page: /1}}]")
     assert told(listed) == []
 
 
