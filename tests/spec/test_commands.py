@@ -53,7 +53,9 @@ def flow(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")  # a line is never wrapped, however narrow the terminal
     (tmp_path / "movies.yaml").write_text(FLOW)
     (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "steps.py").write_text("def label(rows): ...\ndef check(): ...\ndef end(): ...\n")
+    (tmp_path / "shop" / "steps.py").write_text(
+        "def label(rows): ...\ndef check(): ...\ndef end(): ...\ndef undo(): ...\n"
+    )
     return tmp_path
 
 
