@@ -8,6 +8,7 @@ and reads again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -19,12 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
 from forked import Forked
+from outlast.cli.commands import command_line
 from shells import Shell
 
 PROGRAM = '''
-import asyncio, os, signal, subprocess, sys, threading
+import asyncio, os, signal, sqlite3, subprocess, sys, threading
 from pathlib import Path
 
 import outlast
@@ -58,8 +61,17 @@ def order(n: int, cancel: str = "") -> int:
     if n == 1 and ENDING == "cancel" and cancel:
         subprocess.run([sys.executable, "-m", "outlast", *cancel.split()], check=True, stdout=2)
         if cancel == "cancel k":
-            threading.Event().wait(4)  # several beats of the lease: the request is noticed while the work is running
+            wait_until_noticed()
     return n
+
+
+def wait_until_noticed() -> None:
+    """A request reaches its run with a heartbeat: wait until every lease was renewed twice."""
+    seen = set()
+    with sqlite3.connect(".outlast/outlast.db") as store:
+        while len(seen) < 4:
+            seen.add(store.execute("select min(until) from outlast_shards where until > 0").fetchone())
+            threading.Event().wait(0.05)
 
 
 @outlast.stage(guard=ITEMS, concurrency=1)
@@ -176,7 +188,7 @@ ITEMS = """\
 BREAKER = "    circuit_breaker: {failure_threshold: 2, reset_timeout_ms: 10, half_open_requests: 1}\n"
 #: The command line, with leases of three seconds: a cancel is noticed within one.
 FAST = """
-from outlast.cli.__main__ import main
+from outlast.cli import main
 from outlast.work.patience import Terms, terms
 
 terms.set(Terms(ttl=3.0))
@@ -288,33 +300,40 @@ class Work(Shell):
         if self.way == "call":
             status, *events = (self.folder / "call.txt").read_text().split("\n")
             return found | {"status": status, "events": shown(events), "retries": "", "alerts": "", "dead letters": ""}
-        alerts = json.loads(self("outlast alerts check --json").stdout)
-        letters = Counter((one["kind"], one["status"]) for one in self.json("outlast dlq list --status all"))
-        events = [one["name"] for one in self.json("outlast events --limit 1000") if one["name"] != "run_command"]
+        letters = Counter((one["kind"], one["status"]) for one in self.document("dlq list --status all"))
+        events = [one["name"] for one in self.document("events --limit 1000") if one["name"] != "run_command"]
         return found | {
             "status": ", ".join(self.statuses()),
             "events": shown(events),
             "retries": self.retries(),
-            "alerts": ", ".join(sorted({one["rule"] for one in alerts["firing"]})),
+            "alerts": ", ".join(sorted({one["rule"] for one in self.document("alerts check")["firing"]})),
             "dead letters": ", ".join(f"{count} {kind} {status}" for (kind, status), count in sorted(letters.items())),
         }
 
+    def printed(self, line: str) -> str:
+        """What a command prints that only reads, in this process."""
+        words = line.split()
+        with contextlib.chdir(self.folder):
+            return CliRunner().invoke(command_line(words), words, env={"OUTLAST_STORE": None}).stdout
+
+    def document(self, line: str):
+        return json.loads(self.printed(f"{line} --json"))
+
     def statuses(self):
         if self.way in QUEUED:
-            job = self.json("outlast jobs show 1")
+            job = self.document("jobs show 1")
             yield "job " + job["status"] + (f" ({job['stop_reason']})" if job["stop_reason"] else "")
         if self.way != "job":
-            for run in self.json("outlast runs list"):
+            for run in self.document("runs list"):
                 if run["run_key"] == "k":
                     yield f"{run['kind']} {run['status']}"
 
     def retries(self) -> str:
         """Retries, successes after one, and exhausted ones, of `outlast metrics`."""
-        page = self("outlast metrics").stdout
-        names = ("attempts", "success", "exhausted")
+        page = self.printed("metrics")
         counts = [
             sum(float(number) for number in re.findall(rf"^pipeline_retry_{name}_total\S* (\S+)$", page, re.MULTILINE))
-            for name in names
+            for name in ("attempts", "success", "exhausted")
         ]
         return "/".join(f"{count:g}" for count in counts)
 
