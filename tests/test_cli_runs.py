@@ -319,14 +319,26 @@ def test_progress_in_a_pipe_is_plain_lines(shell):
 # --- interrupted, resumed, paused, cancelled ---
 
 
+def winding_down(process: subprocess.Popen[str]) -> str:
+    """What a run with --progress has printed on stderr once it has noticed a request."""
+    seen = ""
+    while "winding down: 1 attempt may end" not in seen:
+        line = process.stderr.readline()
+        assert line, seen
+        seen += line
+    return seen
+
+
 def interrupted(shell: Shell, key: str = "two words") -> subprocess.CompletedProcess[str]:
-    """A run that was interrupted by Ctrl-C while its last item was under way."""
-    shell.write(*["good"] * 30, "bad", "wait")
+    """A run that was interrupted by Ctrl-C in its first item, with others still to do."""
+    (shell.folder / "app.py").write_text(APP.replace("guard=None", "concurrency=1"))
+    shell.write("wait", *["good"] * 30, "bad")
     with shell.start(
-        f"run app.py:reviews --input in.jsonl --output out.jsonl --run-key '{key}' --item-key id"
+        f"run app.py:reviews --input in.jsonl --output out.jsonl --run-key '{key}' --item-key id --progress"
     ) as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGINT)
+        winding_down(process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate("", timeout=200)
     return subprocess.CompletedProcess("", process.returncode, out, err)
@@ -334,14 +346,16 @@ def interrupted(shell: Shell, key: str = "two words") -> subprocess.CompletedPro
 
 def test_a_run_that_is_started_with_sigint_ignored_ends_at_sigterm(shell):
     """A background job of a shell, nohup, some CI systems: SIGINT does nothing there (D-21), and SIGTERM what it always does."""
-    shell.write(*["good"] * 30, "wait")
+    (shell.folder / "app.py").write_text(APP.replace("guard=None", "concurrency=1"))
+    shell.write("wait", *["good"] * 30)
     ignored = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "outlast.cli"]
-    command = [*ignored, *shlex.split("run app.py:reviews --input in.jsonl --output out.jsonl --run-key today")]
+    command = [*ignored, *shlex.split("run app.py:reviews --input in.jsonl --run-key today --progress")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=shell.folder, env=shell.env, **pipes) as process:
         assert process.stdout.readline() == "waiting\n"
         for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
             process.send_signal(number)
+        winding_down(process)
         out, err = process.communicate("", timeout=200)
     assert (process.returncode, "interrupted" in out, "Go on: outlast resume today" in err) == (143, True, True)
 
@@ -359,17 +373,19 @@ def test_ctrl_c_leaves_a_resumable_run_and_says_how(shell):
     resumed = shell(command)
     assert resumed.returncode == 0, resumed.stderr
     ids = [json.loads(line)["id"] for line in (shell.folder / "out.jsonl").read_text().splitlines()]
-    assert sorted(ids) == [*range(30), 31]
+    assert sorted(ids) == [*range(31)]
     (run,) = shell.json("runs list")
     assert (run["status"], run["passes"], run["counts"]["dlq"]) == ("completed", 2, 1)
 
 
 def test_sigterm_winds_down_and_exits_with_143(shell):
     """D-21: as a container is stopped; what was under way has ended, the report is there, and the command that goes on."""
-    shell.write(*["good"] * 3, "wait")
-    with shell.start("run app.py:reviews --input in.jsonl --run-key today --item-key id") as process:
+    (shell.folder / "app.py").write_text(APP.replace("guard=None", "concurrency=1"))
+    shell.write("wait", *["good"] * 3)
+    with shell.start("run app.py:reviews --input in.jsonl --run-key today --item-key id --progress") as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGTERM)
+        winding_down(process)
         out, err = process.communicate("", timeout=200)
     assert process.returncode == 143, err
     assert ("interrupted" in out, "Go on: outlast resume today" in err) == (True, True)
@@ -435,8 +451,7 @@ def test_pause_reaches_a_run_under_way(shell):
         assert process.stdout.readline() == "waiting\n"
         assert "process" in shell.json("runs show today")["running_at"]
         assert shell.json("pause today")["wanted"] == "pause"
-        while "winding down: 1 attempt may end" not in (line := process.stderr.readline()):
-            assert line, "it has ended"
+        winding_down(process)
         out, _ = process.communicate("", timeout=200)
     assert process.returncode == 130
     assert "paused" in out

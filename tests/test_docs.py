@@ -346,7 +346,8 @@ def test_every_name_of_rows_and_reports_has_its_place():
 def commands(group, before=""):
     """Every command with its full name, those of groups too."""
     for name, command in group.commands.items():
-        yield f"{before}{name}", command
+        if not command.hidden:
+            yield f"{before}{name}", command
         if hasattr(command, "commands"):
             yield from commands(command, f"{before}{name} ")
 

@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).parent
 PROGRAM = """
@@ -24,10 +27,18 @@ with Postgres() as server, PgBouncer(server) as pooler:
 """
 
 
-def test_servers_and_their_folders_are_gone_after_a_kill(tmp_path):
+@pytest.fixture
+def folder():
+    """A folder with a short name: that of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="ends-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+def test_servers_and_their_folders_are_gone_after_a_kill(folder):
     """PostgreSQL, a pooler and the process that commands are forked from; with kill -9 nothing of ours can end them."""
-    environment = os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": str(tmp_path)}
-    tmp_path.chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": str(folder)}
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE) as process:
         server, pooler, nursery, *folders = process.stdout.readline().split()
@@ -39,4 +50,4 @@ def test_servers_and_their_folders_are_gone_after_a_kill(tmp_path):
     ]:
         assert time.monotonic() < until, left
         threading.Event().wait(0.1)
-    assert not [one for one in tmp_path.iterdir() if one.name.startswith("outlast-")]
+    assert not [one for one in folder.iterdir() if one.name.startswith("outlast-")]

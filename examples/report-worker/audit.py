@@ -72,7 +72,7 @@ def audit(trial: Trial) -> Audit:
             found.lost.append(f"{one.file}: there is no job for it")
         elif jobs[one.file] > 1:
             found.doubled.append(f"{one.file}: there are {jobs[one.file]} jobs for it")
-        compare(found, one, expected(one.story), trial.hurry)
+        compare(found, one, expected(one.story, flow=trial.form == "flow"), trial.hurry)
     names = {one.file for one in trial.inputs}
     targets = {target_of(one) for one in trial.inputs}
     found.doubled += [f"{file}: a job of no input" for file in jobs if file not in names]

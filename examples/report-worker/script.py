@@ -214,10 +214,11 @@ class Ending:
     kept: str | None  # the answer of the model that is kept to look at
 
 
-def expected(story: Story) -> Ending:
+def expected(story: Story, *, flow: bool = False) -> Ending:
     """
     Four attempts in all; what passes is queued again while one is left, what does not is failed at once. An
-    attempt goes on at the stage that failed. A crash costs its attempt, and three of them are the end.
+    attempt goes on at the stage that failed. A crash costs its attempt, and three of them are the end. A flow has
+    one more attempt then, which compensates what was done.
     """
     left = {stage: list(story.faults.get(stage, ())) for stage in CHAIN}
     done: list[Stage] = []
@@ -238,10 +239,12 @@ def expected(story: Story) -> Ending:
             return Ending("succeeded", tuple(attempts), None, calls, written=True, undone=False, kept=None)
         crashes += fault is KILL
         poison = crashes == POISON
-        error_class = "poison" if poison else fault.error_class
+        error_class = "poison" if poison and not flow else fault.error_class
         attempts.append(Attempt("crashed" if fault is KILL else "failed", error_class, fault.retry_after))
         if poison or not fault.passes or len(attempts) == MOST_ATTEMPTS:
             reason = "poison" if poison else "exhausted" if fault.passes else "permanent"
+            if poison and flow:
+                attempts.append(Attempt("failed", "poison"))
             kept = fault.answer or None
             undone = "write" in begun and not poison
             return Ending("failed", tuple(attempts), reason, calls, written=False, undone=undone, kept=kept)

@@ -935,3 +935,41 @@ def test_a_generated_key_that_is_stored_is_a_defect(trip, app, monkeypatch):
         for run in (lambda: flow.run(app=app), lambda: pipeline.run([2])):
             with pytest.raises(RuntimeError, match="belongs to a stored run"):
                 run()
+
+
+# -- flows in a job of the user's --------------------------------------------------------------------------------------------
+
+
+_trips = []
+
+
+def run_trip() -> str:
+    """What a job is compensated with must be at the top level of a module."""
+    return _trips[-1]()
+
+
+def test_a_job_runs_a_flow_in_each_of_its_places(app, trip):
+    """In a function and a coroutine function, with a time limit, in a stored step and in what compensates the job."""
+    _trips.append(lambda: trip.load().run(app=app).status)
+    plain = app.job(name="plain")(run_trip)
+    timed = app.job(name="timed", timeout=60)(run_trip)
+
+    @app.job
+    async def awaited() -> str:
+        return (await trip.load().arun(app=app)).status
+
+    @app.job
+    def stored() -> str:
+        return outlast.current().step("trip", run_trip)
+
+    @app.job
+    def compensated() -> None:
+        outlast.current().compensate(run_trip)
+        raise ValueError("no")
+
+    *ran, undone = [job.enqueue() for job in (plain, timed, awaited, stored, compensated)]
+    app.work(until_idle=True)
+    assert [(job.kind, job.error) for job in ran] == [(kind, None) for kind in ("plain", "timed", "awaited", "stored")]
+    assert [job.result() for job in ran] == ["completed"] * 4
+    assert (undone.status, undone.compensation) == ("failed", "completed")
+    assert {note: trip.notes.count(note) for note in trip.notes} == {"book": 5, "pay": 5, "send": 5}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections import Counter
 from unittest.mock import patch
 
@@ -186,7 +187,7 @@ def test_sums_are_right_after_a_pause_behind_a_checkpoint(app, sync, batch):
 
 def test_with_fewer_rows_the_sums_of_items_and_run_stay_right(app):
     """audit="failures": over a pause behind a checkpoint, too, where the rows of successes are needed until the item ends."""
-    stop, spent = [True], Counter()
+    stop, spent, paused = [True], Counter(), threading.Event()
 
     def spend(item, tokens):
         outlast.current().spend(tokens=tokens)
@@ -206,7 +207,8 @@ def test_with_fewer_rows_the_sums_of_items_and_run_stay_right(app):
     def third(item):
         if item == 3 and stop:
             stop.clear()
-            runners[0].loop.call_soon_threadsafe(runners[0].end, "pause")
+            runners[0].loop.call_soon_threadsafe(lambda: (runners[0].end("pause"), paused.set()))
+            paused.wait()  # what comes after this item has not begun yet
         spend(item, 1)
         return item
 

@@ -320,7 +320,9 @@ def test_migrations_only_add(kind):
         column = re.match(r"alter table \w+ add column (if not exists )?\w+ ", words)
         made = re.match(r"create (table|(unique )?index|function) |insert into outlast_store ", words)
         head, again = re.subn(r"^create or replace function ", "create function ", words.partition(" as $$")[0])
-        assert column or made or (again and head in functions), statement
+        # The body of a function as it is in the store, with one line made anew: it takes and gives what it did.
+        edited = words.startswith("do $$ begin execute replace( pg_get_functiondef('outlast_turn'::regproc),")
+        assert column or made or edited or (again and head in functions), statement
         functions.add(head)
         # Of a table that was there before, an older program might break the rule.
         assert not words.startswith("create unique index") or " on outlast_jobs " in words, statement

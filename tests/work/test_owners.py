@@ -50,7 +50,7 @@ def said(*command):
 
 
 def test_a_process_without_descriptors_takes_no_living_process_for_dead():
-    """It cannot read /proc any more. It still knows itself, and that a process does not exist, which the system says without a descriptor."""
+    """D-39: it cannot read /proc any more. It still knows itself, and that a process does not exist, which the system says without a descriptor."""
     assert said(sys.executable, "-c", STARVED, owner_of(os.getpid()), gone()) == ["False", "True", "False", "True"]
 
 

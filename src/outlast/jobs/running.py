@@ -117,12 +117,20 @@ class _Underway:
 
     @property
     def deadline(self) -> float | None:
-        active: Any = current_work.get()
+        active = _active()
         return None if active is None else active.deadline
 
     def context(self) -> Context:
-        active: Any = current_work.get()
+        active = _active()
         return Context() if active is None else active.context()
+
+
+def _active() -> Any:
+    """The job whose code runs here, or what undoes it; also around the steps of a flow that it runs."""
+    work: Any = current_work.get()
+    while work is not None and not hasattr(work, "deadline"):
+        work = getattr(work, "around", None)
+    return work
 
 
 UNDERWAY: Any = _Underway()

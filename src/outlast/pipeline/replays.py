@@ -740,6 +740,8 @@ class LetterIntake(Intake):
         tried = [item for item in items if item.untried is None]
         await self._remember(tried)
         await self._set_ahead(tried)
+        # The list is stored and does not grow, except behind a canary.
+        self.exhausted = len(items) == len(rows) < most and not (self._rest and self._canary is not None)
         return items
 
     async def _more_to_do(self) -> bool:
