@@ -13,7 +13,7 @@ import pytest
 import outlast
 from outlast.testing import capture_events, disabled, temporary_store, virtual_time
 
-HERE = outlast.App("travelling-here", store="sqlite:///never-opened.db")
+HERE = outlast.App("travelling-here", store=f"sqlite:///{tempfile.gettempdir()}/never-opened.db")
 
 
 @outlast.stage
