@@ -22,6 +22,22 @@ PATIENCE = 60.0  # seconds until all that was done must be on record
 NOTHING = 0.1  # seconds that it takes at most to look, where all is on record already
 FILE = "chain.yaml"
 MODULE = "chain_steps"
+#: The module of the steps has functions of its own: those that it imports would need OUTLAST_ALLOW.
+STEPS = """\
+import chains
+
+
+def begin():
+    return chains.begin()
+
+
+def add(number):
+    return chains.add(number)
+
+
+def undo(number):
+    chains.undo(number)
+"""
 runs = itertools.count(1)
 
 
@@ -57,7 +73,7 @@ def project(folder: Path, steps: int, *, guarded: bool = False) -> Path:
         if guarded:
             undone = f'call: "{MODULE}:undo", args: {{number: "{own}"}}'
             lines.append(f"    compensate: {{component: python, config: {{{undone}}}}}")
-    (folder / f"{MODULE}.py").write_text("from chains import add, begin, undo\n", encoding="utf-8")
+    (folder / f"{MODULE}.py").write_text(STEPS, encoding="utf-8")
     file = folder / FILE
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
