@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 import sys
+import weakref
 
 import pytest
 from _pytest.logging import LogCaptureHandler
@@ -13,6 +14,7 @@ from hypothesis import settings
 
 from bytecode import keep_bytecode
 from outlast import observe
+from outlast.sharing import named
 from outlast.work.patience import Terms, terms
 from servers.pgbouncer import PgBouncer
 from servers.postgres import Postgres
@@ -96,6 +98,13 @@ def nobody_stays():
     before = listeners()
     yield
     assert listeners() == before
+
+
+@pytest.fixture(autouse=True)
+def own_breakers(monkeypatch):
+    """A circuit that another test has left open is not reported to the stores of this one."""
+    others, known = weakref.WeakSet(named.known("breaker")), named.known
+    monkeypatch.setattr(named, "known", lambda kind: [one for one in known(kind) if one not in others])
 
 
 def listeners() -> tuple[object, ...]:

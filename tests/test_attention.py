@@ -686,8 +686,23 @@ def test_a_program_without_a_store_reports_nothing(tmp_path):
     assert done.stdout == "open None 1 []\n"
 
 
+def test_a_breaker_that_opened_before_the_store_was_there_is_reported(tmp_path):
+    """S4-17, D-41: to each store as soon as the process has it; one that is closed is not."""
+    early, closed = (outlast.CircuitBreaker(name, failure_threshold=1) for name in ("early", "fine"))
+    early.settle(early.era(), failed=True)
+    apps = [outlast.App("shop", store=f"sqlite:///{tmp_path / name}.db") for name in ("one", "two")]
+    for app in apps:
+        eventually(lambda app=app: [one["name"] for one in Views(app.store).breakers()], ["early"])
+    early.reset()
+    for app in apps:
+        eventually(lambda app=app: Views(app.store).breakers(), [])
+        app.store.close()
+    assert closed.state == "closed"
+
+
 def test_virtual_time_and_shared_breakers_are_not_reported(app):
     """S4-17: a test's circuits are its own, and a shared one is in the store as itself."""
+    store = app.store
     assert named.report_change is not None
     with outlast.testing.virtual_time():
         breaker = outlast.CircuitBreaker("virtual", failure_threshold=1)
@@ -695,7 +710,7 @@ def test_virtual_time_and_shared_breakers_are_not_reported(app):
     shared = outlast.CircuitBreaker("common", failure_threshold=1, shared=True)
     app.share(shared)
     shared.isolate("by hand")
-    eventually(lambda: [one["name"] for one in Views(app.store).breakers()], ["common"])
+    eventually(lambda: [one["name"] for one in Views(store).breakers()], ["common"])
     assert app.commons.look(breakers.KIND, "all")[0] is None
 
 

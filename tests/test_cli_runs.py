@@ -807,7 +807,7 @@ def test_edit_and_replay_from_a_shell(shell):
 def test_a_replay_of_nothing_is_no_mistake_and_says_the_truth(shell):
     """D-26: with letters that are open and do not fit, by any mark, and before the code is asked for; what is wrong stays wrong."""
     (letter,) = failed(shell, "bad 1")
-    said = "Replayed 0: none of those that are open fits.\n"
+    said = "Replayed 0: no open dead letter of this app fits.\n"
     for line in (
         "dlq replay --older-than 1",
         "dlq replay --pipeline typo",
@@ -836,7 +836,7 @@ def test_a_failing_canary_is_told(shell):
     assert "6 items read   6 succeeded" in done.stdout
     assert shell("dlq list").stdout == "No dead letters.\n"
     none = shell("dlq reprocess app.py:reviews")
-    assert (none.returncode, none.stdout) == (0, "Replayed 0: none of those that are open fits.\n")
+    assert (none.returncode, none.stdout) == (0, "Replayed 0: no open dead letter of this app fits.\n")
 
 
 def advised(done: subprocess.CompletedProcess[str], said: str) -> str:
@@ -912,8 +912,8 @@ def test_archive_export_and_import_from_a_shell(shell):
         shell("dlq archive --stage label").stderr == "expected --reason: why they are put away; it stays on record.\n"
     )
     assert shell.json("dlq export letters") == {"exported": 2, "unreadable": 0, "folder": "letters"}
-    assert shell.json("dlq import letters --store other.db") == {"imported": 2, "known": 0}
-    assert shell.json("dlq import letters --store other.db") == {"imported": 0, "known": 2}
+    assert shell.json("dlq import letters --store other.db") == {"imported": 2, "known": 0, "app": "default"}
+    assert shell.json("dlq import letters --store other.db") == {"imported": 0, "known": 2, "app": "default"}
     assert {letter["id"] for letter in shell.json("dlq list --store other.db")} == {first["id"], second["id"]}
 
 
@@ -1284,7 +1284,7 @@ def test_a_payload_that_cannot_be_read_stops_no_export(shell):
     assert (len(entries), [entry["task"]["payload"] for entry in marked]) == (3, ["ff00", "ff00"])
     as_json = shell("dlq export letters --json")
     assert (as_json.returncode, json.loads(as_json.stdout)["unreadable"]) == (3, 2)
-    assert shell.json("dlq import letters --store other.db") == {"imported": 3, "known": 0}
+    assert shell.json("dlq import letters --store other.db") == {"imported": 3, "known": 0, "app": "default"}
     again = {letter["id"]: letter for letter in shell.json("dlq list --store other.db")}
     assert again[second["id"]]["payload"]["text"] == "bad 2"
     listed = shell.json("runs errors today")

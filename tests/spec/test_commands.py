@@ -371,7 +371,7 @@ def test_explain_says_what_a_step_does_when_it_fails(flow, monkeypatch):
     for line in (
         "label (python)",
         "Up to 3 attempts. Before the next one it waits 1 s, 2 s (±10 %), never more than 30 s.",
-        "An attempt is stopped after 1 min.",
+        "An attempt is given up after 1 min.",
         "Worst case: 5 min, the total time limit.",
         "A timed-out attempt is the last one, because its thread cannot be stopped. `isolation: process` stops it.",
         "As a durable job, which tries again after that once no attempt runs any more, it is executed up to 12 times.",

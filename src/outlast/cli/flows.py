@@ -264,7 +264,7 @@ def _print(report: FlowReport, views: Views, wishes: Wishes, code: Code) -> None
 
 def exit_code(result: FlowResult, *, strict: bool = False) -> Code:
     """
-    What a script is told: 0 completed, 1 failed, 3 if a step lost rows, 5 if something could not be undone, 130 interrupted,
+    The exit code: 0 completed, 1 failed, 3 if a step lost rows, 5 if something could not be undone, 130 interrupted,
     paused or cancelled; with `strict`, 3 if it completed and rows have open dead letters.
     """
     if result.status == "partial_success":

@@ -546,10 +546,11 @@ def import_letters(
     """Take in a folder of dead letters; those that are here already are left as they are."""
     with opened(store, app, make=True) as views:
         added, known = views.letters().import_(folder)
+        into = views.store.app
     if as_json:
-        print_json({"imported": added, "known": known})
+        print_json({"imported": added, "known": known, "app": into})
     else:
-        say(f"Took in {added:,}; {known:,} were here already.")
+        say(f"Imported {added:,} into the app {into}; {known:,} were there already.")
 
 
 @dlq.command("stats")

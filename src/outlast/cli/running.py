@@ -435,7 +435,7 @@ def none_replayed(*, as_json: bool) -> None:
     if as_json:
         print_json({"replayed": 0, "exit_code": int(Code.COMPLETED)})
     else:
-        say("Replayed 0: none of those that are open fits.")
+        say("Replayed 0: no open dead letter of this app fits.")
 
 
 # --- before it starts -----------------------------------------------------------------------------------------------------

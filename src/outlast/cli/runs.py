@@ -689,7 +689,9 @@ def _kept_name(name: str, *, of_flow: bool | None) -> str:
             f"Those on record: {', '.join(_STORED)}."
         )
     if one not in _STORED and not of_flow:
-        instead = _ROWS.get(one.partition("_")[0], "it is told while it happens: outlast.observe.subscribe, or the log")
+        instead = _ROWS.get(
+            one.partition("_")[0], "it is not stored: subscribe with outlast.observe.subscribe, or read the log"
+        )
         refuse(
             f"expected --name to be an event that is kept on record ({', '.join(_STORED)}), got: {name!r}: {instead}"
         )

@@ -44,7 +44,7 @@ def opened(path: Path) -> IO[bytes]:
 def unpacked_size(path: Path, most: int) -> int:
     """
     How many bytes the file has once it is unpacked, counted up to `most` and one piece: a packed one may be a thousand
-    times as long as it looks. What is damaged is told by whoever reads it.
+    times as long as it looks. Damaged files are reported when they are read.
     """
     if path.suffix.lower() not in PACKED:
         return path.stat().st_size

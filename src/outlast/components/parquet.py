@@ -67,7 +67,7 @@ def read(path: Path) -> Iterator[list[Any]]:
 
 
 def unpacked_size(path: Path, most: int) -> int:
-    """How many bytes the rows have in memory, counted up to `most` and one batch. What is damaged is told by `read`."""
+    """How many bytes the rows have in memory, counted up to `most` and one batch. `read` reports damaged files."""
     pa = library("a Parquet file")
     size = 0
     try:

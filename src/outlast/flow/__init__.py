@@ -70,7 +70,7 @@ class Flow:
         self._root = os.path.realpath(Folder.cwd() if root is None else root)
         self._connections = None if connections is None else os.path.realpath(connections)
         self._file = None if file is None else os.path.realpath(file)
-        self._app: Home | None = None  # where it runs if nothing else is said
+        self._app: Home | None = None  # where it runs unless the caller names another app
 
     @classmethod
     def load(

@@ -365,7 +365,7 @@ class StepWork:
         values = self.pass_.values()
         config = values.fill(
             self.template, self.template, component.places
-        )  # what cannot be filled in is told before anything is called
+        )  # references that cannot be filled fail before anything is called
         self._find_key(values)
         guard = guard_of(self.step, what="step" if self.deed == "do" else "compensation", home=self.pass_.home)
         if guard.isolation == "process":

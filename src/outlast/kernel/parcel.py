@@ -4,7 +4,7 @@ How declared things travel to other processes.
 Plain pickle sends a function by its name and refuses one without. cloudpickle (Ray, joblib, Dask, Spark) sends by value
 what another process could not import. What plain pickle does by itself is right for neither of the two as soon as a
 name leads to the declared thing and no longer to its function. A `Parcel` is a class made for one value: cloudpickle
-sends such a class by value and asks nobody, plain pickle asks `copyreg`, which has the answer from here.
+sends such a class by value and asks no registry, plain pickle asks `copyreg`, which has the answer from here.
 """
 
 from __future__ import annotations

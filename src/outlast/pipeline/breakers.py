@@ -18,7 +18,7 @@ from outlast.sharing.contact import contact_with
 from outlast.work.leases import certainly_dead, myself
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from outlast.breaker import CircuitBreaker
     from outlast.pipeline.home import Home
@@ -33,15 +33,18 @@ _reporters: weakref.WeakKeyDictionary[Contact, Reporter] = weakref.WeakKeyDictio
 
 
 def report_breakers_to(home: Home) -> None:
-    """From now on report the breakers of this process to the store of this app, too."""
+    """From now on report the breakers of this process to the store of this app, too, and those that are open already."""
     _homes.add(home)
     named.report_change = _report
+    for breaker in named.known("breaker"):
+        if not breaker.shared and breaker.memory.circuit.state.value != "closed":
+            _report(breaker, [home])
 
 
-def _report(breaker: Any) -> None:
+def _report(breaker: Any, homes: Iterable[Home] | None = None) -> None:
     if here.get().clock.virtual or named.apart.get():
         return
-    for home in list(_homes):
+    for home in list(_homes) if homes is None else homes:
         contact = contact_with(home.place)
         reporter = _reporters.get(contact)
         if reporter is None:

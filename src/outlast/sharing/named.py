@@ -180,6 +180,11 @@ def _of_name(made_by: Any, name: str, settings: dict[str, Any], commons: Commons
     return known
 
 
+def known(kind: str) -> list[Any]:
+    """All objects of this kind that this process has."""
+    return [one for one in list(_all) if one._kind == kind]  # noqa: SLF001 - same module
+
+
 def _after_fork() -> None:
     for bond in _bonds:
         bond._lock = allocate_lock()  # noqa: SLF001 - same room

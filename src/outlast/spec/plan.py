@@ -269,7 +269,8 @@ def _may_be_refusal(entry: str) -> bool:
 def _timing(policy: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[str]:
     limits = policy.get("timeout", {})
     if "step_ms" in limits:
-        yield f"An attempt is stopped after {exact(limits['step_ms'])}."
+        given_up = "given up" if "timed_out" in timing else "stopped"
+        yield f"An attempt is {given_up} after {exact(limits['step_ms'])}."
     if "timed_out" in timing:
         yield "A timed-out attempt is the last one, because its thread cannot be stopped. `isolation: process` stops it."
     if "total_ms" in limits:

@@ -65,10 +65,10 @@ class Reference:
 
 
 Part: TypeAlias = str | Reference
-#: What a text is to whoever reads it, and so what a value in it must not change: plain text, an address, a path or the
+#: What a text is to its reader, and so what a value in it must not change: plain text, an address, a path or the
 #: key of an object, a path that may be a pattern, rows, an idempotency key.
 Place: TypeAlias = Literal["text", "url", "path", "pattern", "rows", "key"]
-# Where the path of an address begins. Before that a value would choose the host. Other schemes are told elsewhere.
+# Where the path of an address begins. Before that a value would choose the host. Other schemes are refused elsewhere.
 _HOST = re.compile(r"(?i)/(?!/)|https?://[^/?#]+[/?]|(?!https?:)[a-z][a-z0-9+.-]*:")
 
 

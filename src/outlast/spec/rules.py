@@ -460,7 +460,7 @@ def _waits_in_vain(_: Look, step: Step) -> Iterator[Finding]:
 def _many_probes(_: Look, step: Step) -> Iterator[Finding]:
     circuit = step.circuit_breaker
     where = _key(step, "circuit_breaker", "half_open_requests")
-    if circuit is None or step.for_each is None or len(where) == 1:  # of a default nobody is warned
+    if circuit is None or step.for_each is None or len(where) == 1:  # a default is no reason to warn
         return
     most = max(1, math.ceil(_rows(step) / 10))
     if circuit["half_open_requests"] > most:

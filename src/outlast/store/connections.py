@@ -41,7 +41,7 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
-#: The instant of the real monotonic clock by which whoever asks a store here needs an answer; None: as the store waits always.
+#: The instant of the real monotonic clock by which a caller in this context needs an answer from a store; None: no limit but that of the store.
 answer_by: ContextVar[float | None] = ContextVar("outlast answer by", default=None)
 #: Whether what is asked here may take long, such as a migration.
 unhurried: ContextVar[bool] = ContextVar("outlast unhurried", default=False)
@@ -52,7 +52,7 @@ class NoPlace(Exception):
 
 
 def seconds_left() -> float | None:
-    """Until the answer is needed: at least a moment; None if nobody has set a time."""
+    """Until the answer is needed: at least a moment; None without a deadline."""
     until = answer_by.get()
     return None if until is None else max(_MOMENT_S, until - monotonic())
 

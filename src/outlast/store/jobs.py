@@ -899,7 +899,7 @@ class Jobs(Finishing):
 
 
 def _refuse_to_repeat(error: BaseException, jobs: Sequence[NewJob]) -> None:
-    """Raise what is not tried again automatically, if nobody knows whether these jobs are there and they would be there twice."""
+    """Raise what is not tried again automatically, if the outcome is unknown and a second try could enqueue these jobs twice."""
     keyed = not isinstance(jobs, AlikeJobs) and all(job.unique_key is not None for job in jobs)
     if isinstance(error, StoreUnavailable) and error.unanswered and not keyed:
         raise StoreUnanswered(

@@ -133,7 +133,7 @@ _OFTEN = 5  # times that a statement is done in a session before it is kept prep
 
 
 class _Silent(psycopg.OperationalError):
-    """The server has sent nothing for so long that nobody waits any more; the connection is closed."""
+    """The server has sent nothing for too long; the connection is closed."""
 
 
 class _Session(psycopg.Connection[Any]):

@@ -128,7 +128,7 @@ class AttemptRunner:
         rounds = breaker.memory.circuit.rounds
         # It may have failed for days, elsewhere or in an earlier run. Only what this run has waited for counts.
         stage.rounds = rounds if stage.rounds is None else min(stage.rounds, rounds)
-        if rounds - stage.rounds >= stage.most_rounds:  # tried in vain so often
+        if rounds - stage.rounds >= stage.most_rounds:  # so many probes failed
             item.reason = "breaker_open"
             return _BACK
         return begun

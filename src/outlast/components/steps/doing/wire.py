@@ -83,7 +83,7 @@ def as_httpx(where: str) -> Iterator[None]:
 
 class Wire(httpcore.NetworkBackend):
     """
-    Connects to addresses that are nobody's own, and to those of the host and port that are `trusted`. `deadline` is the instant,
+    Connects to public addresses, and to those of the host and port that are `trusted`. `deadline` is the instant,
     by the monotonic clock, at which every wait is over; None if only each wait by itself is bounded, by `patience` seconds.
     """
 
