@@ -223,7 +223,7 @@ def test_ended_work_is_reported_for_seven_days(store):
     at = now_us(store)
     sql(store, "update outlast_runs set finished = ? where app = ?", at, store.app)
     sql(store, "update outlast_jobs set ended = ? where app = ?", at, store.app)
-    sql(store, "update outlast_dead_letters set created = ? where app = ?", at, store.app)
+    sql(store, "update outlast_dead_letters set created = ?, last_attempt = ? where app = ?", at, at, store.app)
     ended = ["compensation_failed:trip", "job_failed:send", "run_failed:import"]
     old = ["dead_letters_old:send", "dead_letters_old:trip"]
     assert sorted(firing(store, at_us=at + 7 * DAY - 1)) == sorted([*ended, *old])
@@ -263,13 +263,19 @@ def test_what_was_acknowledged_is_silent_until_it_happens_again(store):
 
 
 def test_a_failed_compensation_is_acknowledged_by_its_pipeline(store):
-    """D-41: one that fails later, and that of another pipeline, still fire."""
-    store.add_letters([letter(kind="compensation", pipeline=name) for name in ("trip", "order")])
-    sql(store, "update outlast_dead_letters set created = ? where app = ?", now_us(store), store.app)
+    """D-41: one that fails later, the same one that fails again, and that of another pipeline still fire."""
+    at = now_us(store)
+    ids = [letter(kind="compensation", pipeline=name, last_attempt_us=at) for name in ("trip", "order")]
+    store.add_letters(ids)
+    sql(store, "update outlast_dead_letters set created = ? where app = ?", at, store.app)
     acknowledge(store, firing(store)["compensation_failed:trip"], "compensated by hand")
     assert sorted(firing(store)) == ["compensation_failed:order"]
-    store.add_letters([letter(kind="compensation", pipeline="trip", created_us=now_us(store) + SECOND)])
-    assert firing(store)["compensation_failed:trip"].value == 1
+    late = {"created_us": at + SECOND, "last_attempt_us": at + SECOND}
+    store.add_letters([letter(kind="compensation", pipeline="trip", **late)])
+    found = firing(store)["compensation_failed:trip"]
+    assert (found.value, found.facts["last"]) == (1, from_us(at + SECOND).isoformat())
+    sql(store, "update outlast_dead_letters set last_attempt = ? where id = ?", at + 2, ids[0].id)
+    assert firing(store)["compensation_failed:trip"].value == 2
 
 
 def test_the_command_acknowledges_with_a_reason(tmp_path):

@@ -517,8 +517,14 @@ def test_a_job_whose_flow_lost_rows_is_requeued_or_compensated(losses):
     assert "outlast jobs requeue 1" in said
     assert "To give it up, and roll back what it has done: outlast jobs compensate 1" in said
     assert losses("jobs compensate 1").returncode == 0
+    said = losses("jobs show 1").stderr
+    assert ("requeue" in said, "compensate" in said) == (False, False)
     assert losses("jobs undo 2").returncode == 0
     assert losses.done[3:] == ["give back 7"] * 2
+    firing = json.loads(losses("alerts check --json").stdout)["firing"]
+    assert [(one["rule"], one["subject"]) for one in firing] == [("run_incomplete", "prices")]
+    assert losses("dlq archive --run c --reason known").returncode == 0
+    assert losses.json("alerts check")["firing"] == []
     assert [losses.json(f"runs show {key}")["status"] for key in ("a", "b", "c")] == [
         "cancelled",
         "cancelled",

@@ -463,7 +463,7 @@ def test_pause_reaches_a_run_under_way(shell):
 def test_a_run_that_nobody_runs_is_cancelled_at_once_and_not_paused(shell):
     """D-13: there is nobody to ask; what has ended cannot be cancelled."""
     interrupted(shell, "today")
-    assert "nobody is running it now" in shell("pause today").stderr
+    assert "no process runs it now" in shell("pause today").stderr
     assert shell("cancel today").stdout == "Cancelled today of reviews.\n"
     again = shell("cancel today")
     assert (again.returncode, again.stderr) == (2, "today of reviews is cancelled: there is nothing to cancel.\n")

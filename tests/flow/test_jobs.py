@@ -13,7 +13,10 @@ import pytest
 import outlast
 from forked import Forked
 from labor import Beside, laborer, outcomes, wait_until
+from outlast.alerts import evaluate, rules_from
+from outlast.alerts.reading import facts_of
 from outlast.kernel.clock import REAL
+from outlast.report.views import Views
 from outlast.store.troubles import RetryTotal
 from outlast.testing import capture_events, virtual_time
 
@@ -632,6 +635,66 @@ def test_a_run_that_is_cancelled_before_its_job_waits_is_not_gone_on_with(app, t
     outlast.testing.work(app)
     assert (asked, trip.run(app, "monday").status, handle.status) == ([True], "cancelled", "cancelled")
     assert "its run 'monday' was cancelled" in handle.error
+
+
+def alerts(app):
+    rules = rules_from((), [])
+    return sorted(alert.id for alert in evaluate(facts_of(app.store, Views(app.store), rules), rules))
+
+
+@pytest.mark.parametrize("way", ["direct", "another job", "fails again", "cancelled"])
+def test_what_continues_a_failed_flow_without_its_job_settles_the_job(app, trip, way):
+    """D-41: the letter of the job is archived, so that nothing is reported that was handled; a run that fails again is."""
+    trip.plays(pay="value")
+    flow = trip.load()
+    first, neighbour = flow.enqueue(app=app, run_key="monday"), flow.enqueue(app=app, run_key="tuesday")
+    outlast.testing.work(app)
+    assert (first.status, neighbour.status, alerts(app)) == ("failed", "failed", ["run_failed:trip"])
+    app.jobs.requeue(neighbour.id)  # so that one of two is left
+    if way == "fails again":
+        assert flow.run(run_key="monday", app=app, check=False).status == "failed"
+    elif way == "cancelled":
+        assert app.store.set_run(None, trip.run(app, "monday").id, status="cancelled")
+    trip.plays(pay="ok")
+    if way == "direct":
+        assert flow.run(run_key="monday", app=app).status == "completed"
+    elif way == "another job":
+        flow.enqueue(app=app, run_key="monday")
+    outlast.testing.work(app)
+    assert (first.status, neighbour.status) == ("failed", "succeeded")
+    assert alerts(app) == (["run_failed:trip"] if way == "fails again" else [])
+    letters = {letter.item_key: letter.status for letter in app.dead_letters.find(status=None) if letter.kind == "job"}
+    assert letters == {first.id: "archived", neighbour.id: "resolved"}
+
+
+def test_a_requeue_by_its_own_job_keeps_the_letter(app, trip):
+    """The run is continued by the job that it is of: its letter is that job's until it has succeeded."""
+    trip.plays(pay="value value ok")
+    handle = trip.load().enqueue(app=app, run_key="monday")
+    for status in ("open", "open", "resolved"):
+        outlast.testing.work(app)
+        (letter,) = (one for one in app.dead_letters.find(status=None) if one.kind == "job")
+        assert letter.status == status
+        if status == "open":
+            app.jobs.requeue(handle.id)
+    assert handle.status == "succeeded"
+
+
+def test_a_job_that_is_cancelled_while_it_waits_continues_no_run(app, trip):
+    """D-41: nothing says that the job continues the run, and nothing is reported that a person has ended."""
+    trip.plays(pay="reset")
+    handle = trip.load().enqueue(app=app, run_key="monday")
+    app.work(until_idle=True)
+    assert "its job goes on with it" in Views(app.store).flows.report(trip.run(app, "monday")).why
+    app.jobs.cancel(handle.id)
+    report = Views(app.store).flows.report(trip.run(app, "monday"))
+    assert report.reason is None
+    assert f"job {handle.id}, which ran it, was cancelled while it waited for its next attempt" in report.why
+    assert alerts(app) == []
+    app.jobs.requeue(handle.id)
+    trip.plays(pay="ok")
+    outlast.testing.work(app)
+    assert (handle.status, trip.notes.count("book")) == ("succeeded", 1)
 
 
 @pytest.mark.timeout(240)

@@ -118,8 +118,6 @@ def _abandoned(store: Store, views: Views, since_us: int) -> Iterable[EndedRun]:
         # One that a step of a flow has made is reported with its flow, and a replay with the run that its letters are of.
         if run.kind == "replay" or ended_us <= since_us or store.flow_above(run) is not None:
             continue
-        job = ((run.identity or {}).get("flow") or {}).get("job") or {}
-        number = str(job.get("id", ""))
         yield EndedRun(
             run.id,
             run.kind,
@@ -128,7 +126,7 @@ def _abandoned(store: Store, views: Views, since_us: int) -> Iterable[EndedRun]:
             "interrupted",
             run.why,
             ended_us,
-            int(number) if number.isdecimal() else None,
+            run.job,
         )
 
 

@@ -539,6 +539,8 @@ def _next_steps(view: JobView, where: Sequence[str], flow: FlowReport | None) ->
     if job.status == "failed" and flow is not None and flow.status in {"failed", "partial_success"} and flow.doubted:
         for what, way in flow.doubt(where):  # whoever requeues it is refused
             yield f"{what} {way}"
+    elif job.status == "failed" and flow is not None and flow.status in {"completed", "cancelled"}:
+        yield from _rolls_back(flow, command("jobs", "compensate", str(job.id)))
     elif job.status == "failed" and undone not in {"pending", "failed"}:
         yield f"Once the cause is gone: {command('jobs', 'requeue', str(job.id))}"
         if flow is not None and flow.status == "partial_success":
@@ -548,9 +550,18 @@ def _next_steps(view: JobView, where: Sequence[str], flow: FlowReport | None) ->
         if job.letter is not None and served_kind(job.kind) != FLOW:
             yield f"To change its arguments first: {command('dlq', 'edit', job.letter[:12], '--payload', 'JSON', '--reason', '...')}"
     elif job.status == "cancelled":
-        yield f"To do it all the same: {command('jobs', 'requeue', str(job.id))}"
+        if flow is not None:
+            yield from _rolls_back(flow, command("jobs", "compensate", str(job.id)))
+        if flow is None or flow.status != "cancelled":
+            yield f"To do it all the same: {command('jobs', 'requeue', str(job.id))}"
     elif job.status in {"queued", "processing"} and job.wanted is None:
         yield f"To end it: {command('jobs', 'cancel', str(job.id))}"
+
+
+def _rolls_back(flow: FlowReport, command: str) -> Iterator[str]:
+    """What compensates the completed steps of a flow that is not continued, if there are any."""
+    if flow.status != "completed" and flow.standing:
+        yield f"To roll back what it has done: {command}"
 
 
 @jobs.command("artifact")

@@ -34,6 +34,7 @@ from outlast.errors import ConfigurationError
 from outlast.kernel.wording import counted, duration
 from outlast.observe.events import canonical
 from outlast.report.views import (
+    as_told,
     attempt_document,
     event_document,
     item_document,
@@ -446,7 +447,15 @@ def pause(
         found.append(record)
         worker = views.worker(record)
         if worker is None:
-            refuse(f"{record.run_key} of {record.pipeline} is {record.status}, and nobody is running it now.")
+            waits = as_told(views.store, record).reason == "requeued"
+            refuse(
+                f"{record.run_key} of {record.pipeline} is {record.status}, and no process runs it now.",
+                *(
+                    [f"It waits for its job. To keep that from starting: outlast jobs cancel {record.job}"]
+                    if waits
+                    else []
+                ),
+            )
         asked = views.pause(record)
     _asked(record, asked, worker, "pause", as_json=as_json)
 

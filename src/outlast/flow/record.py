@@ -515,6 +515,6 @@ def in_words(
             parts.append(f"still stands: {', '.join(standing)}")
         elif not half and not unknown and not stand and not stuck:
             parts.append("nothing is left that could be undone")
-    elif status != "running":
+    elif status != "running" and not retried:
         parts.append(f"run it again with run_key={key!r} to go on")
     return "; ".join(parts)

@@ -442,9 +442,16 @@ class Views:
 
 def as_told(store: Store, run: RunRecord) -> RunRecord:
     """
-    The run as people are told of it. One whose process was killed stays on record as running; it is told as interrupted
-    once that process is known to be dead, or its lease has ended.
+    The run as it is reported. One whose process was killed stays on record as running; it is reported as interrupted
+    once that process is known to be dead, or its lease has ended. One that waited for its job is not continued by a job that has ended.
     """
+    if run.reason == "requeued" and run.job is not None:
+        job = store.job(run.job)
+        if job is None or job.status in {"cancelled", "failed"}:
+            said = "was removed" if job is None else "was cancelled" if job.status == "cancelled" else "has failed"
+            return replace(
+                run, reason=None, why=f"job {run.job}, which ran it, {said} while it waited for its next attempt"
+            )
     if run.status != "running":
         return run
     lease = store.run_lease(run.number, 0)

@@ -8,6 +8,7 @@ takes them as they are.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -227,6 +228,11 @@ class RunRecord:
     sink_at: str | None = None
     replayed_by: str | None = None
     elsewhere: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def job(self) -> int | None:
+        """The job that this run of a flow is the work of."""
+        return _job_in(self.identity) if self.kind == "flow" and self.identity else None
 
     @property
     def told(self) -> str:
@@ -659,6 +665,18 @@ def served_kind(kind: str) -> str:
     ('outlast.flow', 'mail')
     """
     return FLOW if kind.startswith(OF_FLOW) else kind
+
+
+def job_of_run(kind: str, identity: str | None) -> int | None:
+    """The job that a flow's run is the work of, as it is stored with the run; None of other runs."""
+    return _job_in(json.loads(identity)) if kind == "flow" and identity else None
+
+
+def _job_in(identity: Mapping[str, Any]) -> int | None:
+    flow = identity.get("flow")
+    job = flow.get("job") if isinstance(flow, dict) else None
+    number = job.get("id") if isinstance(job, dict) else None
+    return int(number) if number is not None and str(number).isdecimal() else None
 
 
 def pipeline_of_kind(kind: str) -> str:

@@ -19,6 +19,7 @@ from outlast.store.records import (
     SinkClaim,
     StageMark,
     from_us,
+    job_of_run,
     key_text,
     shard_key,
     shard_of,
@@ -266,6 +267,9 @@ class Runs(Leases):
         if identity is not None:
             sets += ", identity = ?"
             values.append(_identity(identity))
+        job = None
+        if identity is not None or status == "cancelled":
+            job = self._job_left_behind(tx, id, job_of_run("flow", _identity(identity)))
         done = tx.execute(
             f"update outlast_runs set {sets} where app = ? and id = ? and status {self._database.among}",
             *values,
@@ -277,7 +281,19 @@ class Runs(Leases):
                 if status in moves or (undoes and before == "cancelled" and status == "running")
             ),
         )
+        if done.rowcount == 1 and job is not None:  # from now on the run says what needs attention
+            tx.execute(
+                f"update outlast_dead_letters set status = 'archived', moved = {self._database.now}, reason = ? where app = ? and status = 'open' "
+                "and id = (select letter from outlast_jobs where app = ? and id = ? and state = 'failed')",
+                *("its run was continued or cancelled without the job", self.app, self.app, job),
+            )
         return done.rowcount == 1
+
+    def _job_left_behind(self, tx: Transaction, run: str, successor: int | None) -> int | None:
+        """The job whose work this run of a flow was, unless it is the `successor`."""
+        found = tx.row("select kind, identity from outlast_runs where app = ? and id = ?", self.app, run)
+        job = None if found is None else job_of_run(*found)
+        return None if job == successor else job
 
     def hold_sink(self, lease: Lease, replayed_by: str | None) -> None:
         """

@@ -10,7 +10,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from outlast.observe.figures import SCHEMA_CLASS, Backlog, JobTally, QueueBacklog
-from outlast.store.troubles import APART_US, job_of_run
+from outlast.store.records import job_of_run
+from outlast.store.troubles import APART_US
 
 if TYPE_CHECKING:
     from outlast.store.database import Database, Transaction

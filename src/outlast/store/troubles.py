@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from outlast.adaptive import RetryRecord
 from outlast.deciding import REASONS
 from outlast.store.compensations import OPEN, TO_BE_UNDONE
-from outlast.store.records import OF_FLOW
+from outlast.store.records import OF_FLOW, job_of_run
 from outlast.verdicts.rules import ERROR_CLASSES
 
 if TYPE_CHECKING:
@@ -338,8 +338,8 @@ class Troubles:
         acknowledged, those that failed later.
         """
         sql = (
-            "select pipeline, count(*), min(created), max(created) from outlast_dead_letters where app = ? "
-            "and status in ('open', 'replaying') and kind = 'compensation' and created > ? {} group by pipeline order by pipeline"
+            "select pipeline, count(*), min(created), max(last_attempt) from outlast_dead_letters where app = ? "
+            "and status in ('open', 'replaying') and kind = 'compensation' and last_attempt > ? {} group by pipeline order by pipeline"
         )
         with self._database.snapshot() as tx:
             rows = self._but_acknowledged(tx, sql, "pipeline", since_us, acknowledged or {})
@@ -362,10 +362,15 @@ class Troubles:
         Runs and flows that failed, are incomplete or were interrupted after that instant, the newest first, at most `MOST_RUNS`.
 
         Left out: replays, whose dead letters stay with the run that they come from; runs that a step of a flow has made;
-        flows whose job waits for its next attempt or is running; and runs with nothing left to do whose dead letters are
-        all resolved or archived.
+        flows whose job waits for its next attempt or is running, or was cancelled while it waited; and runs with nothing
+        left to do whose dead letters are all resolved or archived.
         """
-        letters = "select 1 from outlast_dead_letters l where l.app = r.app and l.run = r.id"
+        # Rows that a flow lost have their letters in the run over the rows of their step.
+        letters = (
+            "select 1 from outlast_dead_letters l where l.app = r.app and (l.run = r.id or (r.kind = 'flow' and r.status = 'partial_success' "
+            "and l.run in (select c.id from outlast_runs c where c.app = r.app and c.started >= r.started "
+            f"and substr(c.run_key, 1, {_ID_LENGTH + 1}) = r.id || '/')))"
+        )
         handled = (
             f"exists ({letters}) and not exists ({letters} and l.status in ('open', 'replaying')) and (r.kind = 'flow' or not exists "
             "(select 1 from outlast_progress p where p.run = r.number "
@@ -396,16 +401,21 @@ class Troubles:
 
     def _without_live_jobs(self, tx: Transaction, runs: Sequence[EndedRun]) -> list[EndedRun]:
         jobs = self._database.passed(run.job for run in runs if run.job is not None)
-        alive = {
-            number
-            for (number,) in tx.rows(
-                "select j.id from outlast_jobs j left join outlast_dead_letters l on l.id = j.letter where j.app = ? "
-                "and (j.state not in ('succeeded', 'failed', 'cancelled') or l.status in ('resolved', 'archived')) "
-                f"and j.id {self._database.among}",
+        states = dict(
+            tx.rows(
+                "select j.id, case when l.status in ('resolved', 'archived') then 'handled' else j.state end from outlast_jobs j "
+                f"left join outlast_dead_letters l on l.id = j.letter where j.app = ? and j.id {self._database.among}",
                 *(self.app, jobs),
             )
-        }
-        return [run for run in runs if run.job not in alive]
+        )
+
+        def needs_attention(run: EndedRun) -> bool:
+            state = None if run.job is None else states.get(run.job)
+            if state == "cancelled":
+                return run.status != "interrupted"
+            return state in {None, "succeeded", "failed"}
+
+        return [run for run in runs if needs_attention(run)]
 
     def failed_jobs(self, since_us: int, acknowledged: Mapping[str, int] | None = None) -> list[FailedJobs]:
         """
@@ -650,16 +660,6 @@ def _pipelines(database: Database, only: str | None, but: Iterable[str]) -> tupl
     if only is not None:
         return "pipeline = ?", [only]
     return f"not (pipeline {database.among})", [database.passed(but)]
-
-
-def job_of_run(kind: str, identity: str | None) -> int | None:
-    """The job that a flow's run is the work of, as it is stored with the run; None of other runs."""
-    if kind != "flow" or not identity:
-        return None
-    flow = json.loads(identity).get("flow")
-    job = flow.get("job") if isinstance(flow, dict) else None
-    number = job.get("id") if isinstance(job, dict) else None
-    return int(number) if number is not None and str(number).isdecimal() else None
 
 
 def _stage(stages: str, number: int) -> str:
