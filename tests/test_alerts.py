@@ -214,7 +214,7 @@ def test_the_other_rules_say_what_is_so():
             "critical",
             "compensation_failed:trip",
             "Compensation of trip failed.",
-            "1 compensation failed permanently, and the dead letter is open.",
+            "1 compensation failed permanently, and its dead letter is open.",
             since,
         ),
         (

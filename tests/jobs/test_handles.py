@@ -12,6 +12,7 @@ import trio
 import outlast
 from job_hands import Hands
 from job_rows import end
+from outlast.store.faults import StoreUnavailable
 from outlast.testing import virtual_time
 
 
@@ -215,6 +216,42 @@ def test_a_wait_for_many_says_how_many_are_left(app, send):
         app.jobs.wait_all(jobs, timeout=-1)
     with pytest.raises(outlast.ResultTimeoutError, match="1 of 1 jobs"):
         app.jobs.wait_all(jobs[:1], timeout=0)
+
+
+@pytest.mark.parametrize("kind", ["result", "aresult", "wait_all", "await_all"])
+def test_a_wait_goes_on_while_the_store_is_away(app, monkeypatch, kind):
+    """A database that is restarted ends no wait that has a time of its own; without one its error is raised."""
+
+    @app.job
+    def double(n: int) -> int:
+        return 2 * n
+
+    job = double.enqueue(4)
+    outlast.testing.work(app)
+    away = [2]
+    for method in ("job", "job_states"):
+        real = getattr(app.store, method)
+
+        def look(*given, real=real):
+            if away[0]:
+                away[0] -= 1
+                raise StoreUnavailable("it is restarted", error_class="database_connection")
+            return real(*given)
+
+        monkeypatch.setattr(app.store, method, look)
+    waits = {
+        "result": lambda timeout: job.result(timeout),
+        "aresult": lambda timeout: asyncio.run(job.aresult(timeout)),
+        "wait_all": lambda timeout: app.jobs.wait_all([job], timeout=timeout)[0].result(),
+        "await_all": lambda timeout: asyncio.run(app.jobs.await_all([job], timeout=timeout))[0].result(),
+    }
+    assert (waits[kind](30), away) == (8, [0])
+    away[0] = 1
+    with pytest.raises(StoreUnavailable):
+        waits[kind](None)
+    away[0] = 10**9
+    with pytest.raises(outlast.ResultTimeoutError, match="is unknown after 0 s: it is restarted"):
+        waits[kind](0)
 
 
 def test_a_wait_for_no_jobs_returns_immediately(app):

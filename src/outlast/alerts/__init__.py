@@ -397,7 +397,7 @@ def _missed(facts: Facts, rules: Rules) -> Iterator[Alert]:
                 threshold=threshold,
                 since=from_us(missed.tick_us),
                 facts={"tick": _iso(missed.tick_us)},
-                command=("jobs", "stats"),
+                command=("jobs", "schedules"),
             )
 
 
@@ -596,7 +596,7 @@ def _not_undone(facts: Facts, rules: Rules) -> Iterator[Alert]:
             "compensation_failed",
             failed.pipeline,
             f"Compensation of {failed.pipeline} failed.",
-            f"{counted(failed.times, 'compensation')} failed permanently, and the dead letter is open.",
+            f"{counted(failed.times, 'compensation')} failed permanently, and {'its dead letter is' if failed.times == 1 else 'their dead letters are'} open.",
             value=failed.times,
             since=from_us(failed.first_us),
             facts={"count": failed.times, "last": _iso(failed.last_us)},

@@ -682,16 +682,19 @@ class Waits:
         self._wait = _FIRST_LOOK
 
     def look(self, read: Callable[[], R], what: str) -> R:
-        """What this reads, waiting no longer than its caller does, also for a store that does not answer."""
+        """What this reads. While the store is away it is asked again, no longer than the caller waits."""
         if self.timeout is None or here.get().clock.virtual:
             return read()
         token = answer_by.set(max(self._until, REAL.clock.monotonic() + _LAST_ANSWER_S))
         try:
-            return read()
-        except StoreUnavailable as error:
-            if REAL.clock.monotonic() < self._until:
-                raise
-            raise ResultTimeoutError(f"{what} is unknown after {self.timeout:g} s: {error}") from None
+            while True:
+                try:
+                    return read()
+                except StoreUnavailable as error:
+                    left = self._until - REAL.clock.monotonic()
+                    if left <= 0:
+                        raise ResultTimeoutError(f"{what} is unknown after {self.timeout:g} s: {error}") from None
+                REAL.clock.sleep(min(left, _LAST_LOOK))
         finally:
             answer_by.reset(token)
 
