@@ -240,7 +240,7 @@ def test_a_wait_goes_on_while_the_store_is_away(app, monkeypatch, kind):
 
         monkeypatch.setattr(app.store, method, look)
     waits = {
-        "result": lambda timeout: job.result(timeout),
+        "result": job.result,
         "aresult": lambda timeout: asyncio.run(job.aresult(timeout)),
         "wait_all": lambda timeout: app.jobs.wait_all([job], timeout=timeout)[0].result(),
         "await_all": lambda timeout: asyncio.run(app.jobs.await_all([job], timeout=timeout))[0].result(),
