@@ -46,12 +46,12 @@ def test_a_report_fits_a_terminal_and_needs_no_colour(store):
         row[:13] for row in rows
     ]
     assert ["none", "2", "33", "%", "█" * 7] in rows
-    assert "1.55 calls for each unit, above the target of 1.3" in lines
+    assert "1.55 calls per item, above the target of 1.3" in lines
     assert ["tokens", "1,100", "275", "700", "64", "%"] in rows
     (line,) = [line for line in lines if "ConnectionResetError" in line and line.split()[0] == "3"]
     assert line.split()[:5] == ["3", "0", "1", "label", "ConnectionResetError"]
     hints = done.stderr.splitlines()
-    assert any(hint.startswith("Look at one: outlast dlq list --group ") for hint in hints)
+    assert any(hint.startswith("Inspect: outlast dlq list --group ") for hint in hints)
     assert any(hint.startswith("As a page: outlast runs report ") for hint in hints)
 
 

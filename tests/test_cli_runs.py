@@ -80,8 +80,8 @@ def test_a_run_reports_what_it_came_to_and_what_to_do_next(shell):
     (group,) = shell.json("dlq groups")
     assert (group["count"], group["stage"], group["error_class"]) == (2, "label", "data_error")
     assert done.stderr.splitlines() == [
-        f"Look at one: outlast dlq list --group {group['id']} --run today",
-        f"Once it is mended: outlast dlq replay --group {group['id']} --run today",
+        f"Inspect: outlast dlq list --group {group['id']} --run today",
+        f"After the fix: outlast dlq replay --group {group['id']} --run today",
     ]
     assert len((shell.folder / "out.jsonl").read_text().splitlines()) == 40
 
@@ -486,7 +486,7 @@ def test_a_run_whose_process_was_killed_is_told_as_interrupted(shell):
     report = shell.json("runs report today")
     assert (report["run"]["status"], report["verdict"].partition(".")[0]) == (
         "interrupted",
-        "The run was interrupted and can go on",
+        "The run was interrupted and can be resumed",
     )
     assert "is interrupted, and nobody is running it" in shell("pause today").stderr
     assert shell("cancel today").returncode == 0
@@ -873,7 +873,7 @@ def test_no_resume_is_advised_where_everything_was_read_and_has_ended(shell):
     done = shell("run app.py:reviews --input in.jsonl --run-key today")
     assert (done.returncode, "resume" in done.stderr) == (1, False)
     shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "False"))
-    assert shell(advised(done, "Once it is mended: ")).returncode == 0
+    assert shell(advised(done, "After the fix: ")).returncode == 0
     assert shell.json("runs show today")["status"] == "completed"
 
 
@@ -1034,7 +1034,7 @@ def test_what_is_advised_names_the_app_where_a_store_has_several(shell):
     ).run(["a"])
     shell.write(*["good"] * 10, "bad")
     done = shell("run app.py:reviews --input in.jsonl --run-key today")
-    chosen = re.search(r"Look at one: outlast (.*)", done.stderr)[1]
+    chosen = re.search(r"Inspect: outlast (.*)", done.stderr)[1]
     assert chosen.endswith(" --run today --app default")
     (letter,) = shell.json(chosen)
     shown = shell(f"dlq show {letter['id']} --app default")
@@ -1366,7 +1366,7 @@ def test_the_address_of_a_store_is_never_said_whole(shell):
     (shell.folder / "password=hunter9x").mkdir()
     done = shell("run app.py:reviews --input in.jsonl --run-key today --store sqlite:///password=hunter9x/s.db")
     assert done.returncode == 1
-    assert re.search(r"Once it is mended: outlast dlq replay --group \w+ --run today --store ", done.stderr)
+    assert re.search(r"After the fix: outlast dlq replay --group \w+ --run today --store ", done.stderr)
     assert "hunter9x" not in done.stdout + done.stderr
 
 

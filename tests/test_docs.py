@@ -495,7 +495,7 @@ def test_the_tests_of_a_requirement_stand_below_its_sentence():
 # --- short enough to be read ---
 
 
-@pytest.mark.parametrize(("page", "most"), [("README.md", 130), ("ARCHITECTURE.md", 165)])
+@pytest.mark.parametrize(("page", "most"), [("README.md", 150), ("ARCHITECTURE.md", 165)])
 def test_page_stays_short(page, most):
     """The two pages that everyone reads stay readable in one sitting."""
     assert len((ROOT / page).read_text().splitlines()) <= most

@@ -503,9 +503,9 @@ def test_a_command_is_only_proposed_where_one_can_do_it(tmp_path):
     views = Views(flaky.app.store)
     runs = [flaky.app.store.find_run("fragile", key) for key in ("k", "file")]
     object_, file = ([*next_steps(run, views.problems(run), None)][-1] for run in runs)
-    assert object_.startswith("Once it is mended, from Python, with its sink, a Pages: app.dead_letters.replay(group=")
+    assert object_.startswith("After the fix, from Python, with its sink, a Pages: app.dead_letters.replay(group=")
     assert object_.endswith(f"run='{runs[0].id}', sink=...)")
-    assert file.startswith("Once it is mended: outlast dlq replay --group")
+    assert file.startswith("After the fix: outlast dlq replay --group")
 
 
 def test_only_the_runs_that_have_the_sink_get_their_letters_into_it(tmp_path):

@@ -342,7 +342,7 @@ def test_a_shell_shows_problems_and_stop_reasons(app):
     assert "stopped      exhausted" in shell(app, "dlq", "show", letter.id)
     assert json.loads(shell(app, "dlq", "show", letter.id, "--json"))["stop_reason"] == "exhausted"
     told = shell(app, "runs", "report", collected.id)
-    assert "Not tried again: 1 exhausted" in told
+    assert "Not retried: 1 exhausted" in told
     assert "outlast runs errors collected" in told
     assert json.loads(shell(app, "runs", "report", "kept", "--json"))["stop_reasons"] == {"exhausted": 1}
     again = from_entry(as_entry(app.store.letter(letter.id), app.codec.decode), app.codec.encode)

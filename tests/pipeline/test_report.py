@@ -29,10 +29,7 @@ def test_a_scripted_run_is_reported_exactly(app):
     """S3-22, S3-23, U-15: retries needed, errors by rank, reliability of stages, time, cost, amplification: every number."""
     result = scripted(app)
     found = report.of(result)
-    assert (
-        found.verdict
-        == "4 of 6 items came through, 1 became a dead letter. It failed at label with ConnectionResetError."
-    )
+    assert found.verdict == "4 of 6 items succeeded. 1 failed in label: ConnectionResetError."
     assert found.run.pipeline == "reviews"
     assert found.complete
     assert found.unknown == ()
@@ -344,7 +341,7 @@ def test_an_empty_run_and_one_that_is_not_over_are_reported(app):
     assert empty.throughput.buckets == ()
     run = app.store.open_run("p", "open", (StageMark("work"),))
     begun = report.read(app, run.id)
-    assert begun.verdict == "The run was interrupted and can go on. There were no items."  # nobody holds it
+    assert begun.verdict == "The run was interrupted and can be resumed. There were no items."  # nobody holds it
     assert begun.run.took is None
     for each in (empty, begun):
         assert "<h1>" in each.html()
@@ -423,9 +420,7 @@ def test_what_a_replay_has_mended_is_no_failure_any_more(app):
     mended.append("first")
     pipeline.reprocess(stage="first")
     found = report.read(app, "k")
-    assert found.verdict == (
-        "36 of 40 items came through, 4 became dead letters. Of those 4, all failed at second with KeyError."
-    )
+    assert found.verdict == ("36 of 40 items succeeded. 4 failed, all of them in second: KeyError.")
     assert [(group.stage, group.count, group.open, group.share) for group in found.letters] == [("second", 4, 4, 1.0)]
     assert found.left_out["letters"] == 0
     result = pipeline.run(range(40), run_key="k")
@@ -433,14 +428,14 @@ def test_what_a_replay_has_mended_is_no_failure_any_more(app):
     # Put away is not mended: the items are dead letters as before.
     app.dead_letters.archive(reason="nobody wants them", stage="second")
     assert [(group.count, group.stage) for group in result.groups] == [(4, "second")]
-    assert "all failed at second with KeyError" in report.read(app, "k").verdict
+    assert "4 failed, all of them in second: KeyError" in report.read(app, "k").verdict
     app.dead_letters.unarchive(stage="second")
     mended.append("second")
     pipeline.reprocess()
     again = pipeline.run(range(40), run_key="k")
     assert (again.counts.dlq, list(again.groups)) == (0, [])
     after = report.read(app, "k")
-    assert (after.verdict, after.letters) == ("All 40 items came through.", ())
+    assert (after.verdict, after.letters) == ("All 40 items succeeded.", ())
     assert "ValueError at" not in after.html().partition("What went wrong")[2].partition("</section>")[0]
 
 

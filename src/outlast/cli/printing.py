@@ -125,12 +125,12 @@ def next_steps(
     if open_groups and run.counts.dlq and run.kind != "replay":
         first = open_groups[0]
         chosen = ["--group", first.id, "--run", called, *stored]
-        yield f"Look at one: {shlex.join(['outlast', 'dlq', 'list', *chosen])}"
+        yield f"Inspect: {shlex.join(['outlast', 'dlq', 'list', *chosen])}"
         from outlast.pipeline.replays import only_given
 
         if (what := only_given(run)) is not None:
             again = f"replay(group={first.id!r}, run={run.id!r}, sink=...)"
-            yield f"Once it is mended, from Python, with its sink, {what}: app.dead_letters.{again}"
+            yield f"After the fix, from Python, with its sink, {what}: app.dead_letters.{again}"
             return
         canary = ["--canary", "20"] if first.count > 20 else []
-        yield f"Once it is mended: {shlex.join(['outlast', 'dlq', 'replay', *chosen, *canary, *code])}"
+        yield f"After the fix: {shlex.join(['outlast', 'dlq', 'replay', *chosen, *canary, *code])}"

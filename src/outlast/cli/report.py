@@ -127,8 +127,8 @@ def print_report(report: Report) -> None:
     _ends(report)
     for group in [group for group in report.letters if group.open][:1]:
         hint("")
-        hint(f"Look at one: {group.look}")
-        hint(f"Once it is mended: {group.replay}")
+        hint(f"Inspect: {group.look}")
+        hint(f"After the fix: {group.replay}")
     if not report.letters and report.counts.dlq + report.counts.failed:
         hint(f"Look at them: {report.command('runs', 'errors', clean(run.run_key))}")
     hint(f"As a page: {report.command('runs', 'report', run.id[:12], '--html', 'report.html')}")
@@ -194,7 +194,7 @@ def _groups(report: Report) -> None:
     )
     if report.stop_reasons:
         told = ", ".join(f"{number:,} {reason}" for reason, number in report.stop_reasons.items())
-        say(f"Not tried again: {told}")
+        say(f"Not retried: {told}")
 
 
 def _stages(report: Report) -> None:
@@ -223,7 +223,7 @@ def _stages(report: Report) -> None:
     amplification = report.amplification
     if amplification.ratio is not None:
         fine = "below" if amplification.ratio < amplification.target else "above"
-        say(f"{amplification.ratio:.2f} calls for each unit, {fine} the target of {amplification.target:g}")
+        say(f"{amplification.ratio:.2f} calls per item, {fine} the target of {amplification.target:g}")
 
 
 def _retries(report: Report) -> None:
@@ -266,7 +266,7 @@ def _time(report: Report) -> None:
     ]
     if time.slots:
         rows.append(
-            ("slots, and between attempts", duration(time.slots), _share(time.slots_share), "", _bar(time.slots_share))
+            ("waiting for a free slot", duration(time.slots), _share(time.slots_share), "", _bar(time.slots_share))
         )
     print_table(("what", "in all", "share", "", " "), _clean_rows(rows), fold="what", drop=("", " "))
 

@@ -168,32 +168,27 @@ def _verdict(run: RunRecord, counts: CountFacts, failed: Sequence[StoredGroup], 
         said = "There were no items."
     elif not dead and not counts.pending:
         whole = counted(total, "item")
-        said = f"All {whole} came through." if total > 1 else "The one item came through."
+        said = f"All {whole} succeeded." if total > 1 else "The one item succeeded."
         if counts.skipped:
-            said = f"{counts.succeeded:,} of {whole} came through, {counts.skipped:,} {'was' if counts.skipped == 1 else 'were'} skipped, none failed."
+            said = f"{counts.succeeded:,} of {whole} succeeded, {counts.skipped:,} {'was' if counts.skipped == 1 else 'were'} skipped, none failed."
     else:
-        said = f"{counts.succeeded:,} of {counted(total, 'item')} came through"
-        said += (
-            f", {counts.pending:,} {'is' if counts.pending == 1 else 'are'} still to be done" if counts.pending else ""
-        )
-        said += (
-            f", {counts.dlq:,} became {'a dead letter' if counts.dlq == 1 else 'dead letters'}" if counts.dlq else ""
-        )
-        said += f", {counts.failed:,} failed." if counts.failed else "."
+        said = f"{counts.succeeded:,} of {counted(total, 'item')} succeeded"
+        said += f", {counts.pending:,} {'is' if counts.pending == 1 else 'are'} open." if counts.pending else "."
     # Items from before that was on record have no group, but attempts.
     causes = [(group.count, group.stage, group.error_type) for group in failed]
     causes = causes or [(group.dead, group.stage, group.error_type) for group in errors if group.dead]
     if dead and causes:
         number, stage, error_type = causes[0]
-        much = "all" if number >= dead else "most" if number * 2 > dead else f"{number:,}"
-        cause = f"failed at {sanitise(stage, 60)} with {sanitise(error_type, 60)}."
-        said += f" Of those {dead:,}, {much} {cause}" if dead > 1 else f" It {cause}"
+        much = "" if dead == 1 else ", all of them" if number >= dead else f", {number:,} of them"
+        said += f" {dead:,} failed{much} in {sanitise(stage, 60)}: {sanitise(error_type, 60)}."
+    elif dead:
+        said += f" {dead:,} failed."
     begun = {
         "failed": "The run failed. ",
         "cancelled": "The run was cancelled. ",
-        "interrupted": "The run was interrupted and can go on. ",
-        "paused": "The run is paused and can go on. ",
-        "running": "The run is not over. ",
+        "interrupted": "The run was interrupted and can be resumed. ",
+        "paused": "The run is paused and can be resumed. ",
+        "running": "The run is in progress. ",
     }
     return begun.get(run.status, "") + said
 

@@ -107,7 +107,10 @@ def _head(report: Report) -> str:
     )
     again = "" if run.kind == "run" else " (replay of dead letters)"
     status = _STATUS.get(run.status, run.status)
-    why = f'<p class="why">{text(run.why[:1].upper() + run.why[1:])}</p>' if run.why else ""
+    # The headline of a completed run says it already.
+    why = (
+        f'<p class="why">{text(run.why[:1].upper() + run.why[1:])}</p>' if run.why and run.status != "completed" else ""
+    )
     note = (
         f'<div class="note" role="note">{"".join(f"<p>{escaped(said)}</p>" for said in report.unknown)}</div>'
         if report.unknown
@@ -125,9 +128,9 @@ def _tiles(report: Report) -> str:
     run, amplification = report.run, report.amplification
     found: list[tuple[str, str, str]] = [
         (
-            "came through",
+            "succeeded",
             share(report.counts.success_rate),
-            f"of {counted(report.counts.total - report.counts.skipped, 'item')} wanted",
+            f"of {counted(report.counts.total - report.counts.skipped, 'item')}",
         )
     ]
     if run.took is not None:
@@ -140,9 +143,9 @@ def _tiles(report: Report) -> str:
         fine = amplification.ratio < amplification.target
         found.append(
             (
-                "calls for each unit",
+                "calls per item",
                 f"{amplification.ratio:.2f}",
-                f"{'below' if fine else 'above'} the target of {amplification.target:g}",
+                f"{'below' if fine else 'above'} {amplification.target:g}, the target",
             )
         )
     found += [
@@ -174,7 +177,7 @@ def _problems(report: Report) -> str:
             if more > 0
             else ""
         )
-        lead = "Dead letters by what they have in common, the largest group first. Look at one, mend the cause, then replay the group."
+        lead = "Dead letters by what they have in common, the largest group first. Inspect one, fix the cause, then replay the group."
         return section("What went wrong", lead, f'<ol class="problems">{rows}</ol>{rest}{_stopped(report)}')
     if dead:
         ended = [group for group in report.errors if group.dead][:5]
@@ -205,7 +208,7 @@ def _problem(group: LetterGroup | ErrorGroup, count: int, part: str, left: str, 
 def _stopped(report: Report) -> str:
     """Why failed items were not tried again."""
     told = ", ".join(f"{number:,} {escaped(reason)}" for reason, number in report.stop_reasons.items())
-    return f'<p class="meta quiet">Not tried again: {told}</p>' if told else ""
+    return f'<p class="meta quiet">Not retried: {told}</p>' if told else ""
 
 
 # -- over time, and from stage to stage ----------------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ def _flow(report: Report) -> str:
     )
     return section(
         "From stage to stage",
-        "How many items came to each stage, how many came through at once or after a retry, and how many ended there.",
+        "How many items reached each stage, how many succeeded at the first attempt or after a retry, and how many ended there.",
         f'<ol class="flow">{"".join(cards)}</ol>',
         numbers("the numbers", tabled(headings, rows)),
     )
@@ -342,7 +345,7 @@ def _shares(report: Report) -> str:
     time = report.time
     parts = [("ok", time.work, "attempts" if report.complete else "attempts and slots")]
     parts += [(_WAITS.get(wait.kind, "skip"), wait.seconds, wait.text) for wait in time.waits]
-    parts.append(("rest", time.slots, "slots, and between attempts"))
+    parts.append(("rest", time.slots, "waiting for a free slot"))
     bar = charts.stacked(
         [(kind, seconds, f"{word}: {duration(seconds)}") for kind, seconds, word in parts],
         height=16,
