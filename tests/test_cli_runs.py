@@ -488,7 +488,7 @@ def test_a_run_whose_process_was_killed_is_told_as_interrupted(shell):
         "interrupted",
         "The run was interrupted and can be resumed",
     )
-    assert "is interrupted, and nobody is running it" in shell("pause today").stderr
+    assert "is interrupted, and no process runs it" in shell("pause today").stderr
     assert shell("cancel today").returncode == 0
 
 
