@@ -27,7 +27,7 @@ from outlast.pipeline import breakers
 from outlast.report.views import Views
 from outlast.sharing import named
 from outlast.store import open_store
-from outlast.store.records import EventRow, from_us
+from outlast.store.records import FLOW, EventRow, from_us
 from outlast.store.schedules import ScheduleChange, ScheduleRow
 from outlast.testing import work
 from servers.scripted import ScriptedServer
@@ -262,6 +262,25 @@ def test_what_was_acknowledged_is_silent_until_it_happens_again(store):
     assert len(acknowledgements(store)) == 2
 
 
+@pytest.mark.parametrize("subject", ["flow:trip", "a:b"])
+def test_a_subject_with_a_colon_is_acknowledged(store, subject):
+    """D-41: of a job, a run and a compensation; only that subject, and not what is called like a part of it."""
+    lease = worker(store)
+    others = subject.split(":")
+    for kind in (subject, *others):
+        enqueued(store, new(kind=kind))
+        ran(store, "failed", pipeline=kind)
+        store.add_letters([letter(kind="compensation", pipeline=kind, created_us=now_us(store))])
+    jobs = store.turn(lease, [], {"mail": 3}, dict.fromkeys([FLOW, subject, *others], 1)).claimed
+    finished(store, lease, *map(failed, jobs))
+    rules = ("job_failed", "run_failed", "compensation_failed")
+    found = firing(store)
+    assert sorted(found) == sorted(f"{rule}:{kind}" for rule in rules for kind in (subject, *others))
+    for rule in rules:
+        acknowledge(store, found[f"{rule}:{subject}"], "known")
+    assert sorted(firing(store)) == sorted(f"{rule}:{kind}" for rule in rules for kind in others)
+
+
 def test_a_failed_compensation_is_acknowledged_by_its_pipeline(store):
     """D-41: one that fails later, and that of another pipeline, still fire."""
     store.add_letters([letter(kind="compensation", pipeline=name) for name in ("trip", "order")])
@@ -439,6 +458,26 @@ def test_a_file_sets_rules_and_the_command_line_wins(tmp_path):
     assert check("--rules rules.toml --rule run_failed:import=on --rule dead_letters=1 --window 3h --minimum 6") == (
         ["run_failed:import"], 10800.0, 6, False,
     )  # fmt: skip
+
+
+def test_folders_in_a_file_of_rules_are_beside_that_file(tmp_path):
+    """D-41: wherever the command is started; --dead-letters on the command line counts instead."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    for place, many in (("etc/letters", 2), ("letters", 3), ("other", 4)):
+        (tmp_path / place).mkdir(parents=True)
+        queue = compat.DeadLetterQueue(tmp_path / place)
+        for number in range(many):
+            asyncio.run(queue.enqueue(f"wf-{number}", {"type": "sweep"}, ["a"], "adapter", RuntimeError("x")))
+    (tmp_path / "etc" / "rules.toml").write_text('dead_letters = ["letters"]\n[rules]\ndead_letters = 1\n')
+    line = f"alerts check --json --store {address} --rules etc/rules.toml"
+
+    def check(extra=""):
+        found = json.loads(shell(f"{line} {extra}").stdout)["firing"]
+        return {one["id"]: one["value"] for one in found}
+
+    assert check() == {"dead_letters:etc/letters": 2}
+    assert check("--dead-letters other") == {"dead_letters:other": 4}
+    assert check("--dead-letters other --dead-letters letters") == {"dead_letters:letters": 3, "dead_letters:other": 4}
 
 
 def test_every_mistake_in_a_file_of_rules_is_reported_at_once(tmp_path):

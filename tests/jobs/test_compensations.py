@@ -865,6 +865,10 @@ def test_what_nobody_undoes_is_stuck_and_counted(app):
     pending = {"pending": 1, "running": 0, "failed": 0}
     assert seen(began + 10) == ([], pending, waits)
     assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)
+    store.pause_queue("default")  # a worker has begun, and nobody has taken the job from it: it is stuck all the same
+    assert seen(began + 10) == ([], pending, waits)
+    assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)
+    store.resume_queue("default")
     store.sweep(lambda _: False, lambda _: None)
     assert seen(began + 10) == ([], pending, waits)
     assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)

@@ -146,6 +146,30 @@ def test_operators_act_from_async_code(app, send, statements):
     assert threading.current_thread() not in statements
 
 
+def test_steps_are_done_again_when_async_code_requeues_from_the_start(app):
+    """Only then; the steps are forgotten before the job is requeued."""
+    made = []
+
+    @app.job(retry=None)
+    def pay() -> int:
+        outlast.current().step("charge", lambda: made.append("charge"))
+        if len(runs) < 3:
+            runs.append("run")
+            raise ValueError("no")
+        return len(made)
+
+    runs = []
+    job = pay.enqueue()
+    changes = []
+    for from_start in (None, False, True):
+        if from_start is not None:
+            again = asyncio.run(app.jobs.arequeue(job.id, reason="after all", from_start=from_start))
+            changes.append([one.change for one in again.changes()])
+        app.work(until_idle=True)
+    assert (job.status, made) == ("failed", ["charge"] * 2)
+    assert changes == [["requeued"], ["requeued", "forgot steps", "requeued"]]
+
+
 def test_a_job_that_is_not_kept_any_more_cannot_be_refreshed(app, send):
     """`JobNotFound`; if it still holds its unique key, it has succeeded, as `get` says."""
     send.unique_for = 3600.0
