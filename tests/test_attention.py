@@ -18,10 +18,11 @@ import pytest
 
 import outlast
 from forked import Forked
-from job_rows import SECOND, claimed, enqueued, failed, finished, new, worker
+from job_rows import SECOND, claimed, end, enqueued, failed, finished, new, worker
 from outlast import compat
 from outlast.alerts import evaluate, rules_from
 from outlast.alerts.reading import acknowledge, acknowledgements, facts_of
+from outlast.breaker.shared import by_hand
 from outlast.deadletters import Directory
 from outlast.pipeline import breakers
 from outlast.report.views import Views
@@ -170,6 +171,31 @@ def test_a_long_run_that_was_interrupted_is_reported_from_then_on(store):
     assert firing(store, at_us=at + 7 * DAY) == {}
 
 
+def test_a_run_whose_process_died_is_reported_as_one_that_was_interrupted(store):
+    """D-41: neither a replay, nor one of more than a week ago, nor a flow whose job goes on; with others it is one alert."""
+    at = now_us(store)
+
+    def died(pipeline, ago_us, **how):
+        run = ran(store, "running", uuid4().hex, pipeline=pipeline, **how)
+        sql(store, "update outlast_runs set started = ? where number = ?", at - ago_us, run.number)
+        return run
+
+    died("replayed", 60, kind="replay")
+    died("old", 7 * DAY)
+    died("almost", 7 * DAY - 1)
+    lease = worker(store)
+    (job,) = enqueued(store, new())
+    died("trip", 60, kind="flow", identity={"flow": {"job": {"id": str(job), "since": 1}}})
+    assert sorted(firing(store, at_us=at)) == ["run_interrupted:almost"]
+    finished(store, lease, failed(claimed(store, lease)[0]))
+    assert sorted(firing(store, at_us=at)) == ["run_interrupted:almost", "run_interrupted:trip"]
+    _, newest, _ = (died("many", ago) for ago in (50, 20, 40))
+    told = ran(store, "interrupted", pipeline="many")
+    sql(store, "update outlast_runs set started = ?, finished = null where number = ?", at - 30, told.number)
+    found = firing(store, at_us=at)["run_interrupted:many"]
+    assert (found.value, found.since, found.facts["run_key"]) == (4, from_us(at - 50), newest.run_key)
+
+
 def test_what_a_step_of_a_flow_has_run_is_reported_with_the_flow_only(store):
     """D-41: one cause is one alert; a run whose key only looks alike is reported."""
     flow = ran(store, "failed", pipeline="trip", kind="flow")
@@ -311,7 +337,7 @@ def test_the_command_acknowledges_with_a_reason(tmp_path):
     )
     assert shell(f"alerts ack run_failed:import {at} --reason ' '").returncode == 2
     assert shell(f"alerts check {at} --rule dead_letters_old=off").returncode == 1
-    done = shell(f"alerts ack run_failed:import {at} --reason known")
+    done = shell(f"alerts ack run_failed:import run_failed:import {at} --reason known")
     assert (done.returncode, done.stdout) == (
         0,
         "Acknowledged run_failed:import: The run import failed. It fires again for what fails from now on.\n",
@@ -322,9 +348,14 @@ def test_the_command_acknowledges_with_a_reason(tmp_path):
         "Quiet: of 12 rules none fires.\n",
         "1 acknowledgement in effect: outlast events --name alert_acknowledged\n",
     )
-    assert "alert=run_failed:import" in shell(f"events --name alert_acknowledged {at}").stdout
+    assert shell(f"events --name alert_acknowledged {at}").stdout.count("alert=run_failed:import") == 1
     document = json.loads(shell(f"alerts check {at} --json").stdout)
     assert [(one["alert"], one["reason"]) for one in document["acknowledged"]] == [("run_failed:import", "known")]
+    with open_store(address, app="other") as store:
+        ran(store, "failed", pipeline="export")
+    assert shell(f"alerts ack run_failed:export {at} --app default --reason known").returncode == 2
+    done = shell(f"alerts ack run_failed:export {at} --app other --reason known --json")
+    assert [(one["alert"], one["reason"]) for one in json.loads(done.stdout)] == [("run_failed:export", "known")]
 
 
 # --- schedules, workers, dead letters ---------------------------------------------------------------------------------
@@ -460,6 +491,60 @@ def test_a_file_sets_rules_and_the_command_line_wins(tmp_path):
     )  # fmt: skip
 
 
+def test_window_minimum_and_app_decide_what_is_counted(tmp_path):
+    """U-23, S2-26: they reach the rules, from the command line and from a file, and not only the document that shows them."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    locked = {"error_class": "database_connection", "error_type": "OperationalError", "error": "locked"}
+    with open_store(address, app="shop") as store:
+        lease = worker(store)
+        enqueued(store, *(new(delay=0) for _ in range(5)))
+        hour = 3600 * SECOND
+        jobs = claimed(store, lease, 5)
+        back = {"delay_us": 20 * hour, "started_us": now_us(store) - 2 * hour}
+        finished(store, lease, *(end(job, "waiting", "failed", **back, **locked) for job in jobs))
+    with open_store(address, app="other") as store:
+        ran(store, "completed")
+    (tmp_path / "rules.toml").write_text('minimum = 5\nwindow = "3h"\n')
+    line = f"alerts check --json --store {address}"
+
+    def check(extra, app="shop"):
+        return [one["id"] for one in json.loads(shell(f"{line} --app {app} {extra}").stdout)["firing"]]
+
+    assert check("--window 3h") == check("--minimum 5") == check("--minimum 6 --window 3h") == []
+    assert check("--window 3h --minimum 5") == check("--rules rules.toml") == ["database_retry_rate:send"]
+    assert check("--rules rules.toml --minimum 6") == check("--rules rules.toml --window 1h") == []
+    assert check("--window 3h --minimum 5", app="other") == []
+
+
+def test_a_lasting_alert_is_sent_again_when_it_was_asked_for(tmp_path):
+    """U-23: after --renotify, which counts instead of what a file says; usually after four hours."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    with open_store(address) as store:
+        ran(store, "failed")
+    (tmp_path / "rules.toml").write_text("renotify = 0.001\n")
+    with ScriptedServer() as server:
+        line = f"alerts check --json --store {address} --webhook {server.url}"
+        options = ("", "", "--renotify 0.001", "--rules rules.toml", "--rules rules.toml --renotify 4h")
+        sent = [json.loads(shell(f"{line} {extra}").stdout)["told"] for extra in options]
+        assert sent == [1, 0, 1, 1, 0]
+        with open_store(address) as store:  # as if all of that were four hours ago
+            ((data,),) = sql(store, "select data from outlast_states where kind = 'alerts'")
+            kept = json.loads(data)
+            kept["alerts"]["run_failed:import"]["sent"] -= 4 * 3600
+            sql(store, "update outlast_states set data = ? where kind = 'alerts'", json.dumps(kept))
+        assert [json.loads(shell(line).stdout)["told"] for _ in range(2)] == [1, 0]
+
+
+def test_the_commands_of_a_check_name_its_store_and_app(tmp_path):
+    """U-23: so that they show the same when they are copied."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    with open_store(address, app="shop") as store:
+        run = ran(store, "failed")
+    said = " ".join(shell(f"alerts check --store {address} --app shop", COLUMNS="400").stdout.split())
+    assert f"Inspect: outlast runs show {run.id[:12]} --store {address} --app shop" in said
+    assert shell(f"runs show {run.id[:12]} --store {address} --app shop").returncode == 0
+
+
 def test_folders_in_a_file_of_rules_are_beside_that_file(tmp_path):
     """D-41: wherever the command is started; --dead-letters on the command line counts instead."""
     shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
@@ -516,6 +601,16 @@ def test_a_name_that_the_store_does_not_know_is_reported_and_the_rest_is_checked
         shell(f"{line} --rule job_failed:send=off --rule no_worker:mail=off --rule run_failed:import=off").returncode
         == 0
     )
+    with open_store(address) as store:
+        scheduled(store, "nightly", now_us(store) + DAY)
+        store.pause_queue("empty")
+        store.add_letters([letter(pipeline="old")])
+        sql(store, "update outlast_dead_letters set created = ?", now_us(store))
+        store.change_state("breaker", "openai", lambda document, now: (by_hand(document, now, None), None))
+    (tmp_path / "letters").mkdir()
+    for known in ("schedule_missed:nightly", "no_worker:empty", "dead_letters:old", "breaker_open:openai"):
+        assert shell(f"{line} --rule {known}=off").returncode == 0, known
+    assert shell(f"{line} --dead-letters letters --rule dead_letters:letters=off").returncode == 0
     slip = shell(f"{line} --rule run_failed:imprt=off")
     assert (slip.returncode, slip.stdout, slip.stderr) == (
         2,
