@@ -231,8 +231,10 @@ def test_a_wait_for_many_says_how_many_are_left(app, send):
     assert isinstance(caught.value, TimeoutError)
 
     async def main():
-        with virtual_time(), pytest.raises(outlast.ResultTimeoutError, match="2 of 3 jobs"):
+        asked.clear()
+        with virtual_time() as time, pytest.raises(outlast.ResultTimeoutError, match=r"2 of 3 jobs .* within 5 s"):
             await app.jobs.await_all(jobs, timeout=5)
+        assert (asked, sum(time.sleeps)) == ([3] + [2] * len(time.sleeps), pytest.approx(5))
 
     asyncio.run(main())
     with pytest.raises(outlast.ConfigurationError, match="expected timeout to be seconds"):
