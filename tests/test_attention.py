@@ -229,14 +229,33 @@ def test_a_flow_that_failed_before_it_had_a_run_is_a_failed_job(store):
     assert firing(store)["job_failed:send"].facts["job"] == str(second)
 
 
+def test_a_flow_is_no_failed_job_although_its_run_ended_a_little_before(store):
+    """D-41: neither when the run is older than a week and its job is not quite."""
+    lease = worker(store)
+    (job,) = enqueued(store, new())
+    run = ran(store, "failed", pipeline="trip", kind="flow", identity={"flow": {"job": {"id": str(job), "since": 1}}})
+    finished(store, lease, failed(claimed(store, lease)[0]))
+    at, hour = now_us(store), 3600 * SECOND
+    sql(store, "update outlast_runs set finished = ? where number = ?", at - 7 * DAY - hour, run.number)
+    sql(store, "update outlast_jobs set ended = ? where app = ?", at - 7 * DAY + hour, store.app)
+    assert firing(store, "dead_letters_old=off", at_us=at) == {}
+    assert sorted(firing(store, "dead_letters_old=off", at_us=at - 2 * hour)) == ["run_failed:trip"]
+
+
 def test_archived_letters_do_not_excuse_items_that_were_never_read(store):
     """D-41: a run that stopped in the middle still needs attention when its dead letters are archived."""
     whole, half = ran(store, "failed", "a", read=2, dlq=2), ran(store, "failed", "b", read=2, dlq=1, exhausted=False)
     store.add_letters([letter(run=run.id, seq=1, pipeline="import") for run in (whole, half)])
     assert firing(store)["run_failed:import"].value == 2
+    sql(store, "update outlast_dead_letters set status = 'replaying' where app = ?", store.app)
+    assert firing(store)["run_failed:import"].value == 2  # a replay has not succeeded yet
     sql(store, "update outlast_dead_letters set status = 'archived' where app = ?", store.app)
     assert firing(store)["run_failed:import"].facts["run_key"] == "b"
     assert firing(store)["run_failed:import"].value == 1
+    lost = ran(store, "failed", "c", read=2, dlq=1)  # its source is read to the end, and an item has come to none
+    store.add_letters([letter(run=lost.id, seq=1, pipeline="import", status="archived")])
+    assert firing(store)["run_failed:import"].facts["run_key"] == "c"
+    assert firing(store)["run_failed:import"].value == 2
 
 
 def test_ended_work_is_reported_for_seven_days(store):
@@ -390,14 +409,21 @@ def test_due_jobs_that_no_living_worker_serves_fire(store):
     def idle(late=120 * SECOND, *settings):
         return sorted(firing(store, "stuck_jobs=off", *settings, at_us=at + late))
 
-    assert idle(30 * SECOND) == []
-    assert idle() == ["no_worker:images", "no_worker:mail"]
+    sql(store, "update outlast_jobs set due = ? where app = ? and queue <> 'later'", at, store.app)
+    assert idle(60 * SECOND) == []
+    assert idle(60 * SECOND + 1) == idle() == ["no_worker:images", "no_worker:mail"]
     assert idle(30 * SECOND, "no_worker:mail=10s") == ["no_worker:mail"]
     lease = worker(store)
     store.tell_worker(lease.key, ["images"], {})
     assert idle() == ["no_worker:mail"]
     assert firing(store, at_us=at + 120 * SECOND)["no_worker:mail"].facts == {"due": 1, "workers": 1}
     assert idle(700 * SECOND) == ["no_worker:images", "no_worker:mail"]  # its lease has ended by then
+    leaves = worker(store, owner="leaves")
+    store.tell_worker(leaves.key, None, {})
+    assert idle() == []
+    store.drop_lease(leaves)
+    assert idle() == ["no_worker:mail"]
+    assert firing(store, at_us=at + 120 * SECOND)["no_worker:mail"].facts == {"due": 1, "workers": 1}
     store.pause_queue("mail")
     assert idle() == []
     store.resume_queue("mail")
