@@ -31,7 +31,17 @@ from outlast.breaker.shared import by_hand
 from outlast.report.views import Views
 from outlast.store import open_store
 from outlast.store.records import from_us
-from outlast.store.troubles import EndedRun, FailedJobs, GivenUp, NotUndone, OldLetters, Step, StepRate, StuckJobs
+from outlast.store.troubles import (
+    MOST_RUNS,
+    EndedRun,
+    FailedJobs,
+    GivenUp,
+    NotUndone,
+    OldLetters,
+    Step,
+    StepRate,
+    StuckJobs,
+)
 from servers.scripted import ScriptedServer
 from shells import Shell
 from stores import START, letter, prepared, sql
@@ -240,6 +250,39 @@ def test_the_other_rules_say_what_is_so():
         "stuck_jobs:trips",
         "compensation_failed:trip",
     ]
+
+
+def test_an_alert_of_several_things_counts_all_and_began_with_the_first():
+    """U-23: whatever the order they are found in."""
+    later, first = START + SECOND, START
+    stuck = [
+        StuckJobs("a", 2, later, 3, first, 4, later + 1),
+        StuckJobs("b", 2, later, 3, later + 1, 4, first),
+        StuckJobs("c", 2, first, undo=4, undo_us=later),
+    ]
+    facts = Facts(
+        stuck=stuck,
+        network=[GivenUp(Step("p", name), "network", 6, at) for name, at in (("a", later), ("b", first), ("c", later))],
+        database=[StepRate(Step("p", name), 10, 10, at) for name, at in (("a", later), ("b", first))],
+        workers=1,
+    )
+    found = {alert.id: alert for alert in evaluate(facts, rules())}
+    assert {id_: (alert.value, alert.since) for id_, alert in found.items()} == {
+        "stuck_jobs:a": (9, from_us(first)),
+        "stuck_jobs:b": (9, from_us(first)),
+        "stuck_jobs:c": (6, from_us(first)),
+        "network_exhausted": (18, from_us(first)),
+        f"database_retry_rate:{FEW}": (1, from_us(first)),
+    }
+    assert found["stuck_jobs:a"].facts == {"late": 2, "orphaned": 3, "to_compensate": 4, "workers": 1}
+    assert found["network_exhausted"].facts == {"times": 18, "steps": {"p/a": 6, "p/b": 6, "p/c": 6}}
+    run = EndedRun("r1", "run", "import", "k", "failed", "why", START)
+    said = [
+        alert.why.partition(" times")[0]
+        for times in (MOST_RUNS - 1, MOST_RUNS)
+        for alert in evaluate(Facts(runs=[EndedRuns("run_failed", run, times, START)]), rules())
+    ]
+    assert said == ["9,999", "at least 10,000"]
 
 
 def test_a_rule_is_set_for_one_subject_and_holds_for_the_others():
@@ -562,6 +605,28 @@ def test_a_webhook_has_taken_what_it_answers_well():
     assert place_of("https://h:1/x") == "https://h:1"
     wrong = ["ftp://h/x", "https:///secret", "https://user:secret@h/x", "https://h/se cret", "http://[secret", "secret"]
     assert ["secret" in str(problems_of(url)) or not problems_of(url) for url in wrong] == [False] * len(wrong)
+
+
+def test_a_webhook_gets_the_document_and_the_token(tmp_path):
+    """U-23: one POST of JSON to the whole address; the token is that of the environment, and without one no header is sent."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    with open_store(address) as store:
+        store.add_letters([letter()])
+    line = f"alerts check --store {address} --rule dead_letters=0 --rule dead_letters_old=off"
+    with ScriptedServer() as server:
+        for name, token in (("a", {}), ("b", {"OUTLAST_WEBHOOK_TOKEN": "t0ken"}), ("c", {"OUTLAST_WEBHOOK_TOKEN": ""})):
+            assert shell(f"{line} --webhook {server.url}/{name}?key=1", **token).returncode == 1
+        asked = server.asked
+    assert [(where, headers.get("authorization"), headers["content-type"]) for where, headers, _ in asked] == [
+        ("POST /a?key=1", None, "application/json"),
+        ("POST /b?key=1", "Bearer t0ken", "application/json"),
+        ("POST /c?key=1", None, "application/json"),
+    ]
+    document = json.loads(asked[0][2])
+    assert (document["app"], [(one["status"], one["id"]) for one in document["notices"]]) == (
+        "default",
+        [("firing", "dead_letters")],
+    )
 
 
 def test_a_webhook_that_is_silent_is_not_waited_for_for_ever():

@@ -18,16 +18,17 @@ import pytest
 
 import outlast
 from forked import Forked
-from job_rows import SECOND, claimed, enqueued, failed, finished, new, worker
+from job_rows import SECOND, claimed, end, enqueued, failed, finished, new, worker
 from outlast import compat
 from outlast.alerts import evaluate, rules_from
 from outlast.alerts.reading import acknowledge, acknowledgements, facts_of
+from outlast.breaker.shared import by_hand
 from outlast.deadletters import Directory
 from outlast.pipeline import breakers
 from outlast.report.views import Views
 from outlast.sharing import named
 from outlast.store import open_store
-from outlast.store.records import EventRow, from_us
+from outlast.store.records import FLOW, EventRow, from_us
 from outlast.store.schedules import ScheduleChange, ScheduleRow
 from outlast.testing import work
 from servers.scripted import ScriptedServer
@@ -170,6 +171,31 @@ def test_a_long_run_that_was_interrupted_is_reported_from_then_on(store):
     assert firing(store, at_us=at + 7 * DAY) == {}
 
 
+def test_a_run_whose_process_died_is_reported_as_one_that_was_interrupted(store):
+    """D-41: neither a replay, nor one of more than a week ago, nor a flow whose job goes on; with others it is one alert."""
+    at = now_us(store)
+
+    def died(pipeline, ago_us, **how):
+        run = ran(store, "running", uuid4().hex, pipeline=pipeline, **how)
+        sql(store, "update outlast_runs set started = ? where number = ?", at - ago_us, run.number)
+        return run
+
+    died("replayed", 60, kind="replay")
+    died("old", 7 * DAY)
+    died("almost", 7 * DAY - 1)
+    lease = worker(store)
+    (job,) = enqueued(store, new())
+    died("trip", 60, kind="flow", identity={"flow": {"job": {"id": str(job), "since": 1}}})
+    assert sorted(firing(store, at_us=at)) == ["run_interrupted:almost"]
+    finished(store, lease, failed(claimed(store, lease)[0]))
+    assert sorted(firing(store, at_us=at)) == ["run_interrupted:almost", "run_interrupted:trip"]
+    _, newest, _ = (died("many", ago) for ago in (50, 20, 40))
+    told = ran(store, "interrupted", pipeline="many")
+    sql(store, "update outlast_runs set started = ?, finished = null where number = ?", at - 30, told.number)
+    found = firing(store, at_us=at)["run_interrupted:many"]
+    assert (found.value, found.since, found.facts["run_key"]) == (4, from_us(at - 50), newest.run_key)
+
+
 def test_what_a_step_of_a_flow_has_run_is_reported_with_the_flow_only(store):
     """D-41: one cause is one alert; a run whose key only looks alike is reported."""
     flow = ran(store, "failed", pipeline="trip", kind="flow")
@@ -203,14 +229,33 @@ def test_a_flow_that_failed_before_it_had_a_run_is_a_failed_job(store):
     assert firing(store)["job_failed:send"].facts["job"] == str(second)
 
 
+def test_a_flow_is_no_failed_job_although_its_run_ended_a_little_before(store):
+    """D-41: neither when the run is older than a week and its job is not quite."""
+    lease = worker(store)
+    (job,) = enqueued(store, new())
+    run = ran(store, "failed", pipeline="trip", kind="flow", identity={"flow": {"job": {"id": str(job), "since": 1}}})
+    finished(store, lease, failed(claimed(store, lease)[0]))
+    at, hour = now_us(store), 3600 * SECOND
+    sql(store, "update outlast_runs set finished = ? where number = ?", at - 7 * DAY - hour, run.number)
+    sql(store, "update outlast_jobs set ended = ? where app = ?", at - 7 * DAY + hour, store.app)
+    assert firing(store, "dead_letters_old=off", at_us=at) == {}
+    assert sorted(firing(store, "dead_letters_old=off", at_us=at - 2 * hour)) == ["run_failed:trip"]
+
+
 def test_archived_letters_do_not_excuse_items_that_were_never_read(store):
     """D-41: a run that stopped in the middle still needs attention when its dead letters are archived."""
     whole, half = ran(store, "failed", "a", read=2, dlq=2), ran(store, "failed", "b", read=2, dlq=1, exhausted=False)
     store.add_letters([letter(run=run.id, seq=1, pipeline="import") for run in (whole, half)])
     assert firing(store)["run_failed:import"].value == 2
+    sql(store, "update outlast_dead_letters set status = 'replaying' where app = ?", store.app)
+    assert firing(store)["run_failed:import"].value == 2  # a replay has not succeeded yet
     sql(store, "update outlast_dead_letters set status = 'archived' where app = ?", store.app)
     assert firing(store)["run_failed:import"].facts["run_key"] == "b"
     assert firing(store)["run_failed:import"].value == 1
+    lost = ran(store, "failed", "c", read=2, dlq=1)  # its source is read to the end, and an item has come to none
+    store.add_letters([letter(run=lost.id, seq=1, pipeline="import", status="archived")])
+    assert firing(store)["run_failed:import"].facts["run_key"] == "c"
+    assert firing(store)["run_failed:import"].value == 2
 
 
 def test_ended_work_is_reported_for_seven_days(store):
@@ -262,6 +307,25 @@ def test_what_was_acknowledged_is_silent_until_it_happens_again(store):
     assert len(acknowledgements(store)) == 2
 
 
+@pytest.mark.parametrize("subject", ["flow:trip", "a:b"])
+def test_a_subject_with_a_colon_is_acknowledged(store, subject):
+    """D-41: of a job, a run and a compensation; only that subject, and not what is called like a part of it."""
+    lease = worker(store)
+    others = subject.split(":")
+    for kind in (subject, *others):
+        enqueued(store, new(kind=kind))
+        ran(store, "failed", pipeline=kind)
+        store.add_letters([letter(kind="compensation", pipeline=kind, created_us=now_us(store))])
+    jobs = store.turn(lease, [], {"mail": 3}, dict.fromkeys([FLOW, subject, *others], 1)).claimed
+    finished(store, lease, *map(failed, jobs))
+    rules = ("job_failed", "run_failed", "compensation_failed")
+    found = firing(store)
+    assert sorted(found) == sorted(f"{rule}:{kind}" for rule in rules for kind in (subject, *others))
+    for rule in rules:
+        acknowledge(store, found[f"{rule}:{subject}"], "known")
+    assert sorted(firing(store)) == sorted(f"{rule}:{kind}" for rule in rules for kind in others)
+
+
 def test_a_failed_compensation_is_acknowledged_by_its_pipeline(store):
     """D-41: one that fails later, the same one that fails again, and that of another pipeline still fire."""
     at = now_us(store)
@@ -298,7 +362,7 @@ def test_the_command_acknowledges_with_a_reason(tmp_path):
     )
     assert shell(f"alerts ack run_failed:import {at} --reason ' '").returncode == 2
     assert shell(f"alerts check {at} --rule dead_letters_old=off").returncode == 1
-    done = shell(f"alerts ack run_failed:import {at} --reason known")
+    done = shell(f"alerts ack run_failed:import run_failed:import {at} --reason known")
     assert (done.returncode, done.stdout) == (
         0,
         "Acknowledged run_failed:import: The run import failed. It fires again for what fails from now on.\n",
@@ -309,9 +373,14 @@ def test_the_command_acknowledges_with_a_reason(tmp_path):
         "Quiet: of 12 rules none fires.\n",
         "1 acknowledgement in effect: outlast events --name alert_acknowledged\n",
     )
-    assert "alert=run_failed:import" in shell(f"events --name alert_acknowledged {at}").stdout
+    assert shell(f"events --name alert_acknowledged {at}").stdout.count("alert=run_failed:import") == 1
     document = json.loads(shell(f"alerts check {at} --json").stdout)
     assert [(one["alert"], one["reason"]) for one in document["acknowledged"]] == [("run_failed:import", "known")]
+    with open_store(address, app="other") as store:
+        ran(store, "failed", pipeline="export")
+    assert shell(f"alerts ack run_failed:export {at} --app default --reason known").returncode == 2
+    done = shell(f"alerts ack run_failed:export {at} --app other --reason known --json")
+    assert [(one["alert"], one["reason"]) for one in json.loads(done.stdout)] == [("run_failed:export", "known")]
 
 
 # --- schedules, workers, dead letters ---------------------------------------------------------------------------------
@@ -346,14 +415,21 @@ def test_due_jobs_that_no_living_worker_serves_fire(store):
     def idle(late=120 * SECOND, *settings):
         return sorted(firing(store, "stuck_jobs=off", *settings, at_us=at + late))
 
-    assert idle(30 * SECOND) == []
-    assert idle() == ["no_worker:images", "no_worker:mail"]
+    sql(store, "update outlast_jobs set due = ? where app = ? and queue <> 'later'", at, store.app)
+    assert idle(60 * SECOND) == []
+    assert idle(60 * SECOND + 1) == idle() == ["no_worker:images", "no_worker:mail"]
     assert idle(30 * SECOND, "no_worker:mail=10s") == ["no_worker:mail"]
     lease = worker(store)
     store.tell_worker(lease.key, ["images"], {})
     assert idle() == ["no_worker:mail"]
     assert firing(store, at_us=at + 120 * SECOND)["no_worker:mail"].facts == {"due": 1, "workers": 1}
     assert idle(700 * SECOND) == ["no_worker:images", "no_worker:mail"]  # its lease has ended by then
+    leaves = worker(store, owner="leaves")
+    store.tell_worker(leaves.key, None, {})
+    assert idle() == []
+    store.drop_lease(leaves)
+    assert idle() == ["no_worker:mail"]
+    assert firing(store, at_us=at + 120 * SECOND)["no_worker:mail"].facts == {"due": 1, "workers": 1}
     store.pause_queue("mail")
     assert idle() == []
     store.resume_queue("mail")
@@ -447,6 +523,80 @@ def test_a_file_sets_rules_and_the_command_line_wins(tmp_path):
     )  # fmt: skip
 
 
+def test_window_minimum_and_app_decide_what_is_counted(tmp_path):
+    """U-23, S2-26: they reach the rules, from the command line and from a file, and not only the document that shows them."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    locked = {"error_class": "database_connection", "error_type": "OperationalError", "error": "locked"}
+    with open_store(address, app="shop") as store:
+        lease = worker(store)
+        enqueued(store, *(new(delay=0) for _ in range(5)))
+        hour = 3600 * SECOND
+        jobs = claimed(store, lease, 5)
+        back = {"delay_us": 20 * hour, "started_us": now_us(store) - 2 * hour}
+        finished(store, lease, *(end(job, "waiting", "failed", **back, **locked) for job in jobs))
+    with open_store(address, app="other") as store:
+        ran(store, "completed")
+    (tmp_path / "rules.toml").write_text('minimum = 5\nwindow = "3h"\n')
+    line = f"alerts check --json --store {address}"
+
+    def check(extra, app="shop"):
+        return [one["id"] for one in json.loads(shell(f"{line} --app {app} {extra}").stdout)["firing"]]
+
+    assert check("--window 3h") == check("--minimum 5") == check("--minimum 6 --window 3h") == []
+    assert check("--window 3h --minimum 5") == check("--rules rules.toml") == ["database_retry_rate:send"]
+    assert check("--rules rules.toml --minimum 6") == check("--rules rules.toml --window 1h") == []
+    assert check("--window 3h --minimum 5", app="other") == []
+
+
+def test_a_lasting_alert_is_sent_again_when_it_was_asked_for(tmp_path):
+    """U-23: after --renotify, which counts instead of what a file says; usually after four hours."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    with open_store(address) as store:
+        ran(store, "failed")
+    (tmp_path / "rules.toml").write_text("renotify = 0.001\n")
+    with ScriptedServer() as server:
+        line = f"alerts check --json --store {address} --webhook {server.url}"
+        options = ("", "", "--renotify 0.001", "--rules rules.toml", "--rules rules.toml --renotify 4h")
+        sent = [json.loads(shell(f"{line} {extra}").stdout)["told"] for extra in options]
+        assert sent == [1, 0, 1, 1, 0]
+        with open_store(address) as store:  # as if all of that were four hours ago
+            ((data,),) = sql(store, "select data from outlast_states where kind = 'alerts'")
+            kept = json.loads(data)
+            kept["alerts"]["run_failed:import"]["sent"] -= 4 * 3600
+            sql(store, "update outlast_states set data = ? where kind = 'alerts'", json.dumps(kept))
+        assert [json.loads(shell(line).stdout)["told"] for _ in range(2)] == [1, 0]
+
+
+def test_the_commands_of_a_check_name_its_store_and_app(tmp_path):
+    """U-23: so that they show the same when they are copied."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    with open_store(address, app="shop") as store:
+        run = ran(store, "failed")
+    said = " ".join(shell(f"alerts check --store {address} --app shop", COLUMNS="400").stdout.split())
+    assert f"Inspect: outlast runs show {run.id[:12]} --store {address} --app shop" in said
+    assert shell(f"runs show {run.id[:12]} --store {address} --app shop").returncode == 0
+
+
+def test_folders_in_a_file_of_rules_are_beside_that_file(tmp_path):
+    """D-41: wherever the command is started; --dead-letters on the command line counts instead."""
+    shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
+    for place, many in (("etc/letters", 2), ("letters", 3), ("other", 4)):
+        (tmp_path / place).mkdir(parents=True)
+        queue = compat.DeadLetterQueue(tmp_path / place)
+        for number in range(many):
+            asyncio.run(queue.enqueue(f"wf-{number}", {"type": "sweep"}, ["a"], "adapter", RuntimeError("x")))
+    (tmp_path / "etc" / "rules.toml").write_text('dead_letters = ["letters"]\n[rules]\ndead_letters = 1\n')
+    line = f"alerts check --json --store {address} --rules etc/rules.toml"
+
+    def check(extra=""):
+        found = json.loads(shell(f"{line} {extra}").stdout)["firing"]
+        return {one["id"]: one["value"] for one in found}
+
+    assert check() == {"dead_letters:etc/letters": 2}
+    assert check("--dead-letters other") == {"dead_letters:other": 4}
+    assert check("--dead-letters other --dead-letters letters") == {"dead_letters:letters": 3, "dead_letters:other": 4}
+
+
 def test_every_mistake_in_a_file_of_rules_is_reported_at_once(tmp_path):
     shell, address = Shell(tmp_path, {}), prepared(tmp_path / "s.db")
     (tmp_path / "rules.toml").write_text(
@@ -483,6 +633,16 @@ def test_a_name_that_the_store_does_not_know_is_reported_and_the_rest_is_checked
         shell(f"{line} --rule job_failed:send=off --rule no_worker:mail=off --rule run_failed:import=off").returncode
         == 0
     )
+    with open_store(address) as store:
+        scheduled(store, "nightly", now_us(store) + DAY)
+        store.pause_queue("empty")
+        store.add_letters([letter(pipeline="old")])
+        sql(store, "update outlast_dead_letters set created = ?", now_us(store))
+        store.change_state("breaker", "openai", lambda document, now: (by_hand(document, now, None), None))
+    (tmp_path / "letters").mkdir()
+    for known in ("schedule_missed:nightly", "no_worker:empty", "dead_letters:old", "breaker_open:openai"):
+        assert shell(f"{line} --rule {known}=off").returncode == 0, known
+    assert shell(f"{line} --dead-letters letters --rule dead_letters:letters=off").returncode == 0
     slip = shell(f"{line} --rule run_failed:imprt=off")
     assert (slip.returncode, slip.stdout, slip.stderr) == (
         2,

@@ -25,7 +25,7 @@ from outlast.observe.figures import JobFigures
 from outlast.store import open_store
 from outlast.store.codec import Codec
 from outlast.store.steps import NewArtifact, NewStep
-from outlast.work.leases import this_user
+from outlast.work.leases import myself, this_user
 from shells import Shell
 from stores import letter as dead_letter
 from stores import sql
@@ -486,6 +486,22 @@ def test_queues_are_counted_paused_and_resumed(everywhere):
         "No worker is running. Start one: outlast worker TARGET",
     ]
     assert shell("jobs workers").stdout == "No worker is running. Start one: outlast worker TARGET\n"
+
+
+def test_workers_of_this_host_are_told_from_others(everywhere):
+    """`--here` lists these alone, and its exit code says whether one of them is alive."""
+    shell = everywhere
+    shell("enqueue jobs.py:process_report --arg file_id=f-1")
+    with store_of(shell) as store:
+        store.take_lease("worker", "away", "elsewhere/1:17:1", 600.0)
+        done = shell("jobs workers --here")
+        assert (done.returncode, "elsewhere" in done.stdout) == (1, False)
+        assert [one["id"] for one in shell.json("jobs workers")] == ["away"]
+        here = store.take_lease("worker", "here", myself(), 600.0)
+        assert [one["id"] for one in shell.json("jobs workers --here")] == ["here"]
+        assert sorted(one["id"] for one in shell.json("jobs workers")) == ["away", "here"]
+        store.drop_lease(here)
+        assert shell("jobs workers --here").returncode == 1
 
 
 # --- their dead letters ---

@@ -24,7 +24,7 @@ from stores import letter, prepared
 QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=0.01, jitter=0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def database(postgres_server):
     """A database for all tests here, each with an app of its own."""
     return postgres_server.database("recorded")

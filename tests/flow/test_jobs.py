@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 
@@ -868,8 +870,14 @@ def test_a_flow_is_enqueued_as_any_job_is(app, trip):
 
 def test_aenqueue_is_enqueue(sqlite_app, trip):
     """In an event loop."""
-    handle = asyncio.run(trip.load().aenqueue(app=sqlite_app))
+    flow = trip.load()
+    handle = asyncio.run(flow.aenqueue(app=sqlite_app))
     assert (handle.status, handle.run_key is not None) == ("queued", True)
+    options = {"run_key": "monday", "queue": "nightly", "delay": 3600, "unique_key": "once"}
+    made = asyncio.run(flow.aenqueue(app=sqlite_app, **options))
+    assert (made.run_key, made.queue, made.unique_key) == ("monday", "nightly", "once")
+    assert (made.next_run_at - made.enqueued_at).total_seconds() == 3600
+    assert asyncio.run(flow.aenqueue(app=sqlite_app, unique_key="once")) == made
 
 
 def test_the_name_of_our_own_jobs_is_refused(sqlite_app):
@@ -944,6 +952,13 @@ def test_a_pipeline_file_is_enqueued_from_a_shell(sqlite_app, trip):
     assert trip.notes == ["book", "pay", "send"]
     code, out, err = shell("enqueue", "pipeline.yaml", "--arg", "a=b")
     assert (code, "a pipeline file takes --param" in err) == (2, True)
+    line = ("enqueue", "pipeline.yaml", "--app", "shop", "--unique-key", "once", "--delay", "1h", "--priority", "7")
+    first, second = (json.loads(shell(*line, "--json")[1]) for _ in range(2))
+    assert (first["new"], second["new"], first["id"]) == (True, False, second["id"])
+    shown = json.loads(shell("jobs", "show", first["id"], "--json")[1])
+    assert (shown["queue"], shown["priority"], shown["unique_key"]) == ("default", 7, "once")
+    due, made = (datetime.fromisoformat(shown[name]) for name in ("next_run_at", "enqueued_at"))
+    assert (due - made).total_seconds() == 3600
 
 
 def test_what_the_steps_of_its_run_have_kept_can_be_read_from_the_job(app, project):
@@ -962,8 +977,9 @@ def test_what_the_steps_of_its_run_have_kept_can_be_read_from_the_job(app, proje
     raw = job.artifact("check raw")
     assert (kept.size, raw) == (len(raw), job.artifact("check raw", attempt=1))
     assert b"many" in raw
-    with pytest.raises(LookupError, match=r"has kept no 'raw' of attempt 2. It has kept: check raw."):
-        job.artifact("raw", attempt=2)
+    for name in ("raw", "check raw"):
+        with pytest.raises(LookupError, match=rf"has kept no '{name}' of attempt 2. It has kept: check raw."):
+            job.artifact(name, attempt=2)
 
 
 # -- run keys --------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from outlast.store import Store, retention
 from outlast.store.compensations import CompensationEnd
 from outlast.store.faults import StoreRefused, StoreUnavailable
 from outlast.testing import capture_events, inline, work
+from outlast.work.leases import this_user
 from stores import sql
 
 DONE: list[tuple[str, object]] = []  # what was done, and undone, in the world outside
@@ -428,9 +429,9 @@ def test_a_cancelled_job_is_undone_when_somebody_asks_for_it(app):
     assert handle.compensation == "pending"
     work(app)
     assert (handle.status, handle.compensation, DONE) == ("cancelled", "completed", [("do", "a"), ("undo", "a")])
-    assert [(change.change, change.reason) for change in handle.changes()] == [
-        ("cancelled", None),
-        ("undo", "not wanted"),
+    assert [(change.change, change.by, change.reason) for change in handle.changes()] == [
+        ("cancelled", this_user(), None),
+        ("undo", this_user(), "not wanted"),
     ]
     with pytest.raises(outlast.ConfigurationError, match="got: cancelled, and all of it is undone"):
         app.jobs.undo(handle.id)
@@ -865,6 +866,10 @@ def test_what_nobody_undoes_is_stuck_and_counted(app):
     pending = {"pending": 1, "running": 0, "failed": 0}
     assert seen(began + 10) == ([], pending, waits)
     assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)
+    store.pause_queue("default")  # a worker has begun, and nobody has taken the job from it: it is stuck all the same
+    assert seen(began + 10) == ([], pending, waits)
+    assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)
+    store.resume_queue("default")
     store.sweep(lambda _: False, lambda _: None)
     assert seen(began + 10) == ([], pending, waits)
     assert seen(began + 11) == ([("default", 0, 0, 1, began)], pending, waits)
@@ -884,6 +889,36 @@ def test_what_nobody_undoes_is_stuck_and_counted(app):
     assert seen(change.at_us + 11) == ([("default", 0, 0, 1, change.at_us)], pending, waits)
     work(app)
     assert seen(began + 2 * hour) == ([], {"pending": 0, "running": 0, "failed": 0}, [])
+
+
+def test_a_handle_has_all_that_is_on_record_of_a_compensation(app):
+    """Before its first attempt, between two of them, and when it is over; read one by one as at once."""
+    lease, job, handle = claimed_for_undoing(app, "a")
+    store = app.store
+
+    def seen():
+        (row,) = handle.compensations()
+        assert asyncio.run(app.jobs.aget(handle.id)).compensations() == [row]
+        return row
+
+    first = seen()
+    enqueued = handle.enqueued_at
+    assert (first.step, first.attempts, first.next_run_at, first.ended_at, first.error) == ("step", 0, None, None, None)
+    assert enqueued <= first.registered_at <= enqueued + timedelta(minutes=10)
+    assert store.begin_compensation(lease, job.id, job.token, 1, attempt=1)
+    told = {"error": "away", "error_type": "ConnectionError", "error_class": "connection_reset"}
+    assert store.end_compensation(lease, job.id, job.token, CompensationEnd(1, "due", 3_600_000_000, **told))
+    again = seen()
+    assert (again.error, again.error_type, again.error_class, again.attempts) == (*told.values(), 1)
+    assert timedelta(minutes=59) < again.next_run_at - first.registered_at < timedelta(minutes=70)
+    assert (again.status, again.ended_at, again.stop_reason) == ("pending", None, None)
+    sql(store, f"update outlast_compensations set due = null where app = '{app.name}'")
+    assert store.begin_compensation(lease, job.id, job.token, 1, attempt=2)
+    end = CompensationEnd(1, "failed", stop_reason="exhausted", **told)
+    assert store.end_compensation(lease, job.id, job.token, end)
+    last = seen()
+    assert (last.status, last.attempts, last.next_run_at, last.stop_reason) == ("failed", 2, None, "exhausted")
+    assert first.registered_at <= last.ended_at <= first.registered_at + timedelta(minutes=10)
 
 
 def test_a_late_worker_changes_nothing(app):

@@ -291,6 +291,28 @@ def test_a_clock_that_was_set_back_stops_nothing():
     assert stepped(little, T + 9 * MINUTE).row.tick_us == T + 10 * MINUTE
 
 
+def test_a_clock_that_was_set_back_forgets_neither_the_waiting_job_nor_who_counts():
+    """More than an hour is a clock that was set back, and an hour is not."""
+    ahead = row(tick_us=T + HOUR, job=7, declared_us=T + 5 * MINUTE)
+    assert stepped(ahead, T) is None
+    done = stepped(ahead, T - 1)
+    assert (done.clock_set_back, done.row.job, done.row.declared_us) == (True, 7, T + 5 * MINUTE)
+    assert stepped(ahead, T - 1, began_us=T + 6 * MINUTE).row.declared_us == T + 6 * MINUTE
+
+
+def test_a_schedule_is_seen_every_half_minute():
+    """So that a worker of older code knows that it is declared."""
+    assert stepped(row(), T + 30 * 1_000_000 - 1) is None
+    assert stepped(row(), T + 30 * 1_000_000).row.seen_us == T + 30 * 1_000_000
+
+
+@pytest.mark.parametrize(("old", "new", "tick"), [("skip", "once", T + 5 * MINUTE), ("once", "skip", None)])
+def test_what_the_old_expression_missed_is_settled_as_the_new_code_says(old, new, tick):
+    """The tick is two minutes late, which `skip` leaves out."""
+    done = stepped(row(missed=old), T + 7 * MINUTE, Schedule("30 * * * *", missed=new), began_us=T + 7 * MINUTE)
+    assert (done.tick_us, done.row.tick_us, done.row.missed) == (tick, T + 5 * MINUTE, new)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-90, 400), min_size=1, max_size=40), st.sampled_from(["once", "skip"]))
 def test_ticks_grow_whatever_the_clock_does(seconds, missed):

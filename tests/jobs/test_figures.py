@@ -304,6 +304,27 @@ def test_a_requeue_by_hand_is_no_retry(app):
     assert (figures.mean_delay, figures.mean_backoff) == (0, 0)
 
 
+def cannot_refund() -> None:
+    raise ValueError("the bank is closed")
+
+
+def test_only_a_requeue_begins_a_new_round(app):
+    """S1-22, S1-25: what was tried before the compensation is done by hand is still counted."""
+
+    @app.job(retry=QUICK)
+    def pay() -> None:
+        outlast.current().compensate(cannot_refund)
+        raise ConnectionResetError("hung up")
+
+    handle = pay.enqueue()
+    work(app)
+    assert (handle.status, handle.compensation) == ("failed", "failed")
+    (before,) = app.jobs.figures()
+    app.jobs.undo(handle.id)
+    (after,) = app.jobs.figures()
+    assert (after, after.attempts, after.retry_rate, after.retry_amplification) == (before, 3, 1, 3)
+
+
 def test_figures_are_those_of_each_job_on_record(app):
     """The database adds up what `history` says of each job; by kind, by queue, by both, and of all."""
     lived(app)

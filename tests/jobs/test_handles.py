@@ -147,6 +147,30 @@ def test_operators_act_from_async_code(app, send, statements):
     assert threading.current_thread() not in statements
 
 
+def test_steps_are_done_again_when_async_code_requeues_from_the_start(app):
+    """Only then; the steps are forgotten before the job is requeued."""
+    made = []
+
+    @app.job(retry=None)
+    def pay() -> int:
+        outlast.current().step("charge", lambda: made.append("charge"))
+        if len(runs) < 3:
+            runs.append("run")
+            raise ValueError("no")
+        return len(made)
+
+    runs = []
+    job = pay.enqueue()
+    changes = []
+    for from_start in (None, False, True):
+        if from_start is not None:
+            again = asyncio.run(app.jobs.arequeue(job.id, reason="after all", from_start=from_start))
+            changes.append([one.change for one in again.changes()])
+        app.work(until_idle=True)
+    assert (job.status, made) == ("failed", ["charge"] * 2)
+    assert changes == [["requeued"], ["requeued", "forgot steps", "requeued"]]
+
+
 def test_a_job_that_is_not_kept_any_more_cannot_be_refreshed(app, send):
     """`JobNotFound`; if it still holds its unique key, it has succeeded, as `get` says."""
     send.unique_for = 3600.0
@@ -208,8 +232,10 @@ def test_a_wait_for_many_says_how_many_are_left(app, send):
     assert isinstance(caught.value, TimeoutError)
 
     async def main():
-        with virtual_time(), pytest.raises(outlast.ResultTimeoutError, match="2 of 3 jobs"):
+        asked.clear()
+        with virtual_time() as time, pytest.raises(outlast.ResultTimeoutError, match=r"2 of 3 jobs .* within 5 s"):
             await app.jobs.await_all(jobs, timeout=5)
+        assert (asked, sum(time.sleeps)) == ([3] + [2] * len(time.sleeps), pytest.approx(5))
 
     asyncio.run(main())
     with pytest.raises(outlast.ConfigurationError, match="expected timeout to be seconds"):

@@ -162,6 +162,31 @@ def test_a_progress_that_cannot_be_stored_holds_up_no_job(app, monkeypatch):
     assert (handle.result(), handle.progress, len(handle.history())) == ("done", None, 1)
 
 
+@pytest.mark.parametrize("when", ["while the job runs", "with its end"])
+def test_a_report_whose_write_failed_is_written_by_the_next_look(app, monkeypatch, when):
+    """The job reports once and the first write fails: a failed write does not count as stored."""
+    failed, again = threading.Event(), threading.Event()
+    store = app.store.put_progress
+
+    def away_once(rows):
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("the store is away")
+        store(rows)
+        again.set()
+
+    @app.job(retry=None)
+    def pages() -> bool:
+        outlast.current().progress(1, 2, "pages")
+        assert failed.wait(60)
+        return when == "with its end" or again.wait(20)
+
+    monkeypatch.setattr(app.store, "put_progress", away_once)
+    handle = pages.enqueue()
+    app.work(until_idle=True)
+    assert (handle.result(), handle.progress) == (True, (1, 2, "pages"))
+
+
 def test_where_it_goes_nowhere_and_what_is_refused(sqlite_app):
     """Outside of a job nothing happens; what is no number is refused there, too, as `spend` refuses it."""
     app = sqlite_app

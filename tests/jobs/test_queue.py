@@ -258,8 +258,9 @@ def test_a_result_is_waited_for_with_growing_pauses_until_the_time_is_up(app, se
     assert outlast.classify(caught.value).error_class == "timeout"
 
     async def main():
-        with virtual_time(), pytest.raises(outlast.ResultTimeoutError):
+        with virtual_time() as time, pytest.raises(outlast.ResultTimeoutError, match="has not ended within 5 s"):
             await job.aresult(timeout=5)
+        assert (time.sleeps[:3], sum(time.sleeps)) == ([0.005, 0.0075, 0.01125], pytest.approx(5))
 
     asyncio.run(main())
     assert problems(lambda: job.result(timeout=-1)) == [
@@ -386,3 +387,40 @@ def test_a_handle_in_virtual_time_knows_when_it_is_due(app, send, hands):
         now = here.get().clock.now()
         job = send.options(delay=60).enqueue("me")
         assert abs(job.next_run_at - now - timedelta(seconds=60)) < timedelta(seconds=30)
+
+
+def test_what_operators_do_in_virtual_time_happens_at_that_time(app, send):
+    """An hour ahead: enqueues, a cancellation, a requeue, and which jobs are due or have ended within a window."""
+
+    async def others():
+        made = await send.aenqueue("async")
+        await send.aenqueue_many([{"to": "async many"}])
+        return made
+
+    app.jobs.cancel(send.options(queue="before").enqueue("early").id)
+    with virtual_time() as time:
+        time.advance(3600)
+        then = here.get().clock.now() - timedelta(seconds=30)  # the database's clock goes on meanwhile
+        made = [send.enqueue("one"), asyncio.run(others())]
+        send.enqueue_many([{"to": "many"}])
+        assert len(made) + 2 == len([*app.jobs.find(status="queued")])
+        assert [job.id for job in app.jobs.find(status="queued") if job.enqueued_at < then] == []
+        late = send.options(delay=60, queue="late").enqueue("late")
+        app.jobs.cancel(made[0].id)
+        app.jobs.requeue(made[0].id)
+        assert [change.at >= then for change in made[0].changes()] == [True, True]
+        assert made[0].next_run_at >= then
+
+        def seen(queue):
+            (found,) = [row for row in app.jobs.stats() if row.queue == queue]
+            return found.queued, found.scheduled
+
+        assert (seen("default"), seen("late")) == ((4, 0), (0, 1))
+        time.advance(120)
+        assert (late.status, seen("late")) == ("queued", (1, 0))
+        app.jobs.cancel(late.id)
+        cancelled = {
+            window: {row.queue: row.cancelled for row in app.jobs.figures(window=window, by=("queue",))}
+            for window in (600, 7200)
+        }
+        assert cancelled == {600: {"late": 1}, 7200: {"before": 1, "late": 1}}

@@ -159,9 +159,11 @@ def test_no_second_job_waits_while_the_first_has_not_begun(app, clock):
             clock.pass_(days=1)
             looked(app)
     assert ticks(app) == [noon(5)]
-    missed = [(event.last_at, event.job_id, event.level) for event in events if event.name == "ticks_missed"]
+    missed = [event for event in events if event.name == "ticks_missed"]
     (handle,) = app.jobs.find()
-    assert missed == [(noon(day), handle.id, "info") for day in (6, 7)]
+    assert [(event.last_at, event.job_id, event.job_waits, event.level) for event in missed] == [
+        (noon(day), handle.id, True, "info") for day in (6, 7)
+    ]
     app.jobs.resume("default")
     hands = Hands(app)
     (claimed,) = hands.take()
@@ -315,6 +317,42 @@ def test_a_store_that_is_away_is_asked_again_and_told_of_once(sqlite_app, clock,
     plan.fail(None)
     assert scheduler._surely_look() == 30.0
     assert [record.getMessage()[:30] for record in caplog.records] == ["schedules cannot be looked at:"]
+    plan.fail(1)  # another outage
+    assert scheduler._surely_look() == 5.0
+    assert len(caplog.records) == 2
+
+
+def test_the_next_look_is_for_the_schedule_that_is_due_first(sqlite_app, clock):
+    """Whatever their order is, and one that was moved on counts with its new tick."""
+
+    def report() -> None: ...
+
+    for name, cron in (("a", "0 12 * * *"), ("b", "0 9 * * *"), ("c", "0 18 * * *")):
+        sqlite_app.job(name=name, cron=cron)(report)
+    scheduler = Scheduler(sqlite_app.store, sqlite_app.kinds)
+    for due in (noon(5), noon(5) + timedelta(hours=6), noon(6) - timedelta(hours=3)):
+        clock.now = due - timedelta(seconds=10)
+        assert 9.0 < scheduler.look() < 11.0, due
+        clock.now = due + timedelta(seconds=1)
+        assert scheduler.look() == 30.0, due
+    assert [len(ticks(sqlite_app, kind)) for kind in "abc"] == [1, 1, 1]
+
+
+def test_a_database_clock_that_was_set_back_is_warned_of_once(sqlite_app, clock, caplog):
+    """Ticks go on from then."""
+    declared(sqlite_app)
+    clock.pass_(days=9)
+    looked(sqlite_app)
+    clock.now = noon(5) - timedelta(hours=3)
+    scheduler = Scheduler(sqlite_app.store, sqlite_app.kinds)
+    for _ in range(2):
+        scheduler.look()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the database's clock was set back: the schedule of report goes on from now"
+    ]
+    clock.now = noon(5) + timedelta(seconds=1)
+    scheduler.look()
+    assert ticks(sqlite_app) == [noon(5)]
 
 
 # --- what is declared ---
@@ -355,6 +393,16 @@ def test_older_workers_say_once_that_another_schedule_counts(sqlite_app, clock, 
     assert [record.getMessage() for record in caplog.records] == [
         f"report has the schedule {NOON!r} (UTC) here and '0 18 * * *' (UTC) on a worker that began later: that one counts"
     ]
+    clock.pass_(minutes=6)  # nobody has declared the other one since
+    older.look()
+    assert len(caplog.records) == 1
+    newest_app = outlast.App(sqlite_app.name, store=sqlite_app.store_url)
+    declared(newest_app, cron="0 20 * * *")
+    Scheduler(newest_app.store, newest_app.kinds).look()
+    newest_app.store.close()
+    older.look()
+    assert "'0 20 * * *' (UTC) on a worker that began later" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
 
 
 def test_a_schedule_without_a_declaration_enqueues_nothing(app, clock):

@@ -27,6 +27,11 @@ class ScriptedServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
+    @property
+    def asked(self) -> list[tuple[str, dict[str, str], bytes]]:
+        """The requests so far: method and path, headers by lower-case name, and body."""
+        return list(self._http.asked)
+
     def answer(self, status: int, body: object = "", content_type: str = "application/json", **headers: str) -> None:
         """From now on: this status, this body (as JSON, or as it is if it is text) and these headers (``_`` for ``-``)."""
         content = body if isinstance(body, str) else json.dumps(body)
@@ -50,12 +55,18 @@ class ScriptedServer:
 class _Http(ThreadingHTTPServer):
     script: tuple[int, bytes, dict[str, str]] | None = (200, b"", {})
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Any
 
     def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((f"{self.command} {self.path}", headers, body))
         if self.server.script is None:
             return  # HTTP/1.0: the connection ends with the request
         status, content, headers = self.server.script

@@ -374,7 +374,7 @@ def test_nobody_answers():
     assert tried(reach_http, {"base_url": "http://nowhere.invalid", "allow_private": True}) == "network"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def database(postgres_server):
     server = postgres_server.database("connections")
     server.execute(

@@ -144,6 +144,9 @@ def test_jobs_of_a_worker_that_is_gone_are_stuck_when_nobody_brings_them_back(st
     sql(store, "update outlast_leases set until = ?", START)
     assert store.stuck_jobs(10, at_us=START + 10) == []
     assert store.stuck_jobs(10, at_us=START + 11) == [StuckJobs("mail", orphaned=2, orphaned_us=START)]
+    first = "select min(id) from outlast_jobs"
+    sql(store, f"update outlast_jobs set state = 'held', due = ? where id = ({first})", START)  # its time was up before
+    assert store.stuck_jobs(10, at_us=START + 11) == [StuckJobs("mail", orphaned=2, orphaned_us=START)]
     sql(store, "delete from outlast_leases")
     sql(store, "update outlast_jobs set claimed = ?", START + 1)
     assert store.stuck_jobs(10, at_us=START + 12) == [StuckJobs("mail", orphaned=2, orphaned_us=START + 1)]
