@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import outlast
+from outlast.flow.record import result_of_record
 from outlast.pipeline.lease import let_go, take
 
 FUNCTIONS = """
@@ -119,6 +120,55 @@ def test_a_spend_limit_that_is_reached_is_no_outage(sqlite_app, project):
     (attempt,) = handle.history()
     assert (handle.status, attempt.error_class, attempt.stop_reason) == ("failed", "permanent_failure", "permanent")
     assert "spend limit" in attempt.error
+
+
+OF_A_CLASS = """
+import outlast
+
+def book():
+    return {"number": 7}
+
+def unbook(number):
+    pass
+
+def ask(row=None):
+    raise outlast.TemporaryFailure("busy", error_class="CLASS")
+"""
+
+
+@pytest.mark.parametrize("error_class", ["validation_error", "resource_exhausted", "connection_refused"])
+@pytest.mark.parametrize("rate", [0, 0.5])
+@pytest.mark.parametrize("what", ["", "for_each: {items: [1, 2, 3], min_partial_rate: RATE}"])
+def test_a_temporary_failure_costs_a_job_its_attempts_whatever_its_class_is(
+    project, sqlite_app, what, rate, error_class
+):
+    """D-42: the class is a name only. Rows, and a flow that is read from the store, are what the plain step is."""
+    project.functions(OF_A_CLASS.replace("CLASS", error_class))
+    lines = [
+        "id: ask",
+        "component: python",
+        'config: {call: "MODULE:ask"}',
+        "idempotent: true",
+        *([what.replace("RATE", str(rate))] if what else []),
+    ]
+    flow = project.load(BOOK + "  - " + "\n    ".join(lines) + "\n")
+    job = flow.enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+        last = "incomplete" if what and not rate else "exhausted"
+        ends = [(one.error_class, one.stop_reason) for one in job.history()]
+        assert ends == [(error_class, None)] * 3 + [(error_class, last)]
+    with pytest.raises(outlast.FlowFailed) as failed:
+        as_it_is_stored(sqlite_app, flow).raise_for_status()
+    assert (outlast.classify(failed.value).category, outlast.classify(failed.value).error_class) == (
+        "transient",
+        error_class,
+    )
+
+
+def as_it_is_stored(app, flow, key="k"):
+    """The result of a run, by another process than the one that ran it."""
+    return result_of_record(app.store, app.codec, app.store.find_run("shop", key), flow.manifest)
 
 
 # -- rows that are lost ------------------------------------------------------------------------------------------------------
@@ -375,6 +425,99 @@ def test_an_outage_in_the_middle_leaves_the_rows_that_never_began_open(losses, s
     losses.off("away 4", "away 5")
     assert flow.run(run_key="k", app=sqlite_app).status == "completed"
     assert (losses.notes["one-1"], losses.notes["one-3"], losses.notes["last"]) == (1, 1, 1)
+
+
+STOPPED = """
+import outlast
+
+def at(number, raised):
+    def called(n):
+        note(f"row-{n}")
+        if n > number and not (HERE / "back").exists():
+            raise raised()
+        return {"made": n}
+    return called
+
+same_failure_away = at(100, lambda: ConnectionRefusedError("away"))
+same_failure_bad = at(100, lambda: ValueError("bad"))
+fatal_error = at(100, lambda: outlast.PermanentFailure("expired", error_class="auth_error"))
+breaker_open = at(100, lambda: ConnectionRefusedError("away"))
+
+def failure_budget_exceeded(n):
+    if n % 2:
+        raise ValueError(f"bad {n}")
+"""
+STOPS = """
+  - id: each
+    component: python
+    for_each: {items: "${params.rows}", concurrency: 1, min_partial_rate: RATE}
+    config: {call: "MODULE:CALL", args: {n: "${item}"}}
+    idempotent: true
+"""
+
+
+def stopped_at(project, call, *, rate, rows=160):
+    """A flow of that many rows whose call fails from row 101 on."""
+    project.functions(LOSSES + STOPPED)
+    step = STOPS.replace("RATE", str(rate)).replace("CALL", call)
+    if call == "breaker_open":
+        step += "    circuit_breaker: {failure_threshold: 3, reset_timeout_ms: 100}\n"
+    text = BOOK.replace("steps:", "params: {rows: {type: list}}\nsteps:") + step
+    return project.load(text, params={"rows": [*range(1, rows + 1)]})
+
+
+# 100 of 160 rows succeed, which is 0.625.
+EARLY = ["same_failure_away", "same_failure_bad", "fatal_error", "breaker_open"]
+
+
+@pytest.mark.parametrize("call", EARLY)
+def test_a_step_whose_reading_stops_early_is_judged_by_the_share_of_its_rows(project, sqlite_app, call):
+    """D-38: rows that never began are open; at `min_partial_rate` nothing is compensated, and a resume runs the open rows."""
+    flow = stopped_at(project, call, rate=0.625)
+    with outlast.testing.virtual_time():
+        result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result["each"].stop_reason, notes(project)["unbook"]) == ("partial_success", "incomplete", 0)
+    assert sum(notes(project)[f"row-{n}"] for n in range(1, 161)) < 160  # the reading did stop
+    (project.root / "back").touch()
+    with outlast.testing.virtual_time():
+        done = flow.run(run_key="k", app=sqlite_app)
+    assert (done.status, done["each"].outputs["count"]) == ("completed", 160)
+    assert [notes(project)[f"row-{n}"] for n in range(1, 101)] == [1] * 100
+
+
+@pytest.mark.parametrize("call", EARLY)
+def test_a_step_that_stopped_early_below_its_share_has_failed(project, sqlite_app, call):
+    """D-38: below `min_partial_rate` what was done is compensated, whatever stopped the reading."""
+    flow = stopped_at(project, call, rate=0.63)
+    with outlast.testing.virtual_time():
+        result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result.reason, notes(project)["unbook"]) == ("failed", "step_failed", 1)
+
+
+def test_a_failure_budget_stops_only_a_step_that_has_failed(project, sqlite_app):
+    """D-38: the budget of failures is what `min_partial_rate` leaves."""
+    flow = stopped_at(project, "failure_budget_exceeded", rate=0.51, rows=1001)
+    result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, notes(project)["unbook"]) == ("failed", 1)
+    assert "exceeds the budget" in result["each"].error
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("same_failure_away", [("connection_refused", None)] * 3 + [("connection_refused", "incomplete")]),
+        ("same_failure_bad", [("data_error", "incomplete")]),
+        ("fatal_error", [("auth_error", "incomplete")]),
+        ("breaker_open", [("circuit_open", None)] * 3 + [("circuit_open", "incomplete")]),
+    ],
+)
+def test_a_job_is_retried_for_rows_behind_an_outage_and_not_behind_a_fatal_error(project, sqlite_app, call, expected):
+    """D-38, D-42: what stopped the reading says whether rows that never began are worth another attempt."""
+    job = stopped_at(project, call, rate=0.625).enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+    assert [(one.error_class, one.stop_reason) for one in job.history()] == expected
+    assert (job.status, notes(project)["unbook"], notes(project)["row-1"]) == ("failed", 0, 1)
 
 
 PARTS = """

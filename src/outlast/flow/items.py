@@ -65,11 +65,11 @@ from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.pipeline import Pipeline
 from outlast.pipeline.replays import Chosen
-from outlast.pipeline.results import verdict_on
+from outlast.pipeline.results import passing_cause, verdict_on
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
-from outlast.verdicts import classify, mark_begun
+from outlast.verdicts import mark_begun
 from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ if TYPE_CHECKING:
 _PAGE = 500
 _PIPELINE = "pipeline"
 _PENDING = re.compile(r", \d+ (?:is|are) pending")  # which the flow's own end decides: in one that is cancelled none is
+# The run itself failed, and its counts may lack rows that were done.
+_OWN_FAILURES = frozenset({"source_error", "store_error", "resource_error"})
 _REFUSED = frozenset({"idempotency_conflict", "idempotency_mismatch"})  # by a key, before anything was called
 # Somebody replays letters of the run by hand, or an attempt that nobody waits for any more has not wound down yet.
 _TAKEN = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.5, jitter=0.0, on_errors=(LeaseLost,))
@@ -418,10 +420,10 @@ def _failed(result: RunResult[Any]) -> Exception:
 def _partial(result: RunResult[Any], total: int, word: str) -> Exception:
     """
     A run that lost items. One open item that failed transiently, or that never began, is worth another attempt of the job:
-    that runs only the open ones.
+    that runs only the open ones. After a fatal error, or many equal ones that are permanent, none that never began is.
     """
     error, groups = _failed(result), result.groups
-    passing = next((one for one in groups if classify(one.error_class).category == "transient"), None)
+    passing = None if result.reason == "fatal_error" else passing_cause(result)
     error_class = getattr(error, "error_class", None)
     left, why = total - result.counts.succeeded - result.counts.skipped, str(error)
     if result.status != "failed":
@@ -430,8 +432,8 @@ def _partial(result: RunResult[Any], total: int, word: str) -> Exception:
     if isinstance(error, TemporaryFailure):
         return RowsPending(why, error_class=error_class)
     if passing is not None:
-        return RowsPending(why, error_class=passing.error_class)
-    if result.counts.pending:
+        return RowsPending(why, error_class=passing)
+    if result.counts.pending and result.error is None:
         return RowsPending(why, error_class="temporary_failure")
     return RowsLost(why, error_class=error_class)
 
@@ -495,8 +497,10 @@ class _Rows(_OfItems):
         return self._put_out(result, record, rows, item_key)
 
     def _is_partial(self, result: RunResult[Any], total: int) -> bool:
-        """Whether enough rows succeeded, also where the run stopped early: rows that never began are open."""
-        if result.error is not None and not isinstance(result.error, FailureBudgetExceeded):
+        """
+        Whether enough rows succeeded, also if the run stopped early because of its rows: rows that never began are open.
+        """
+        if result.reason in _OWN_FAILURES:
             return False
         wanted = total - result.counts.skipped
         return bool(result.counts.succeeded >= self.step.policy["min_partial_rate"] * wanted)
