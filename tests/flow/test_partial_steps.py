@@ -773,3 +773,95 @@ def test_keys_of_a_step_that_is_undone_at_once_are_released_without_the_secret(l
     losses.off("bad 2")
     assert flow.run(run_key="other", app=sqlite_app).status == "completed"
     assert losses.notes["one-1"] == 2
+
+
+# -- items without dead letters ----------------------------------------------------------------------------------------------
+
+COLLECTED = """
+import outlast
+
+@outlast.stage(retry=None, concurrency=1)
+def part(item):
+    note(f"part-{item}")
+    outlast.current().spend(cents=1)
+    if item <= 6 and (HERE / "bad").exists():
+        raise ConnectionRefusedError("away")
+    if item == 9 and (HERE / "odd").exists():
+        raise ValueError("odd")
+    return item
+
+parts = outlast.Pipeline("parts", part)
+"""
+COLLECTS = """
+  - id: items
+    component: pipeline
+    config: {target: "MODULE:parts", input: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], on_item_error: collectOUTPUT}
+"""
+
+
+@pytest.mark.parametrize("output", ["", ", output: out.jsonl"])
+def test_items_that_failed_without_a_dead_letter_run_again(project, app, output):
+    """D-38: a resume runs the open items of a failed pipeline step into the same run, and into the same file."""
+    project.functions(LOSSES + COLLECTED)
+    for name in ("bad", "odd"):
+        (project.root / name).touch()
+    flow = project.load(BOOK + COLLECTS.replace("OUTPUT", output))
+    for tried in (1, 2):
+        result = flow.run(run_key="k", app=app, check=False)
+        assert (result.status, [notes(project)[f"part-{n}"] for n in range(1, 11)]) == (
+            "failed",
+            [tried] * 6 + [1, 1, tried, 1],
+        )
+        assert "3 of 10 items succeeded, 7 failed" in result["items"].error
+    (project.root / "bad").unlink()
+    (project.root / "odd").unlink()
+    done = flow.run(run_key="k", app=app)
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [3] * 6 + [1, 1, 3, 1]
+    assert (done.status, done["items"].outputs["count"]) == ("completed", 10)
+    if output:
+        assert sorted(int(line) for line in (project.root / "out.jsonl").read_text().split()) == [*range(1, 11)]
+    (record,) = [run for run in app.store.runs() if run.pipeline == "parts"]
+    assert (record.counts.succeeded, record.counts.failed, record.counts.pending) == (10, 0, 0)
+    assert record.spent == {"cents": 24}  # of all calls
+
+
+@pytest.mark.parametrize("how", ["retry", "from_step"])
+def test_a_retry_of_a_step_that_collects_runs_its_open_items(project, sqlite_app, how):
+    """D-38: an attempt of the step, and `from_step`, run what an earlier attempt left open."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    retry = "    retry: {max_attempts: 2, initial_delay_ms: 10}\n" if how == "retry" else ""
+    flow = project.load("name: shop\nsteps:" + COLLECTS.replace("OUTPUT", "") + retry)
+    with outlast.testing.virtual_time():
+        flow.run(run_key="k", app=sqlite_app, check=False)
+        if how == "from_step":
+            flow.run(run_key="k", app=sqlite_app, check=False, from_step="items")
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [2] * 6 + [1] * 4
+
+
+def test_every_attempt_of_a_job_runs_the_open_items_of_a_step_that_collects(project, sqlite_app):
+    """D-38: four attempts call the items that are away four times."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    job = project.load(BOOK + COLLECTS.replace("OUTPUT", "")).enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+    assert [one.error_class for one in job.history()] == ["connection_refused"] * 4
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [4] * 6 + [1] * 4
+
+
+@pytest.mark.parametrize("ends", ["dlq", "collect"])
+def test_every_attempt_of_a_row_that_is_a_pipeline_runs_its_open_items(project, sqlite_app, ends):
+    """D-38: a row is tried three times, and so are the items of its pipeline that are away."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    each = f"""
+  - id: items
+    component: pipeline
+    for_each: {{items: [{{of: [1, 2, 3, 7]}}]}}
+    config: {{target: "MODULE:parts", input: "${{item.of}}", on_item_error: {ends}}}
+    retry: {{max_attempts: 3, initial_delay_ms: 10}}
+"""
+    with outlast.testing.virtual_time():
+        project.load("name: shop\nsteps:" + each).run(run_key="k", app=sqlite_app, check=False)
+    assert [notes(project)[f"part-{n}"] for n in (1, 2, 3, 7)] == [3, 3, 3, 1]

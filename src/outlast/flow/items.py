@@ -617,8 +617,9 @@ class _Rows(_OfItems):
     def _inside(self, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         """A pipeline of the project, for one row."""
         context = _place_of(self.work)
+        attempt = f"{self.work.made}.{current().attempt}"  # of the row, in this attempt of the step
         try:
-            return _Project(self, context, config).go(f"{self.key(self.there.round)}/{key}", self.work.made)
+            return _Project(self, context, config).go(f"{self.key(self.there.round)}/{key}", attempt)
         except Unfinished as unfinished:
             if unfinished.lost is not None:
                 self.lose(unfinished.lost)
@@ -653,7 +654,7 @@ class _Items(_OfItems):
         """Go on with its run; what the step puts out."""
         work = self.work
         config = self.values.fill(work.template, work.template, self.component(work.component_name).places)
-        return _Project(self, _place_of(work), config).go(self._key(), work.number)
+        return _Project(self, _place_of(work), config).go(self._key(), str(work.number))
 
     def _key(self) -> str:
         """The run goes on from round to round, until it has succeeded or was undone: then it is done again."""
@@ -705,7 +706,7 @@ class _Project:
             self._sink = context.path(self._config.output)
             self._sink.parent.mkdir(parents=True, exist_ok=True)
 
-    def go(self, key: str, attempt: int) -> dict[str, Any]:
+    def go(self, key: str, attempt: str) -> dict[str, Any]:
         """Go on with the run of this key; what the step puts out."""
         self._replay(key, attempt)
         result = self._driven(self._source, run_key=key, sink=self._sink, item_key=self._config.item_key)
@@ -735,9 +736,9 @@ class _Project:
             watch=self._runs.watch,
             **options,
         )
-        return self._runs.drive(plan, source)
+        return self._runs.drive(replace(plan, reopens_failed=plan.kind == "run"), source)
 
-    def _replay(self, key: str, attempt: int) -> None:
+    def _replay(self, key: str, attempt: str) -> None:
         """The dead letters of a run that failed or lost items are replayed into it, before that goes on."""
         store = self._home.store
         record = keep_trying(lambda: store.find_run(self._pipeline.name, key), "the store")

@@ -73,6 +73,7 @@ class Plan:
     on_change: OnChange = "stop"
     breaker_rounds: int = 3
     from_start: bool = False
+    reopens_failed: bool = False  # of a run that failed: items without a dead letter run again
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)
     watch: Callable[[RunView], None] | None = None
