@@ -308,6 +308,18 @@ def test_a_step_that_lost_rows_is_partial_and_a_resume_runs_only_the_open_rows(l
     assert losses.notes["last"] == 1
 
 
+def test_rows_that_are_not_called_again_are_not_reported_again(losses, sqlite_app):
+    """D-38: `item_succeeded` is reported by the round that called the row."""
+    losses.on("bad 2")
+    flow = losses.load(after="")
+    for expected in (["1", "3", "4", "5"], [], ["2"]):
+        with outlast.testing.capture_events() as events:
+            if expected == ["2"]:
+                losses.off("bad 2")
+            flow.run(run_key="k", app=sqlite_app, check=False)
+        assert [one.item_id for one in events if one.name == "item_succeeded"] == expected
+
+
 @pytest.mark.parametrize(
     ("bounds", "bad", "expected"),
     [

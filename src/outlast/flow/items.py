@@ -480,7 +480,8 @@ class _Rows(_OfItems):
             watch=self.watch,
             expected=lambda: len(rows),
         )
-        plan = replace(plan, known_by=self.known_by((one for one in keys if one not in carried), there.round))
+        known_by = self.known_by((one for one in keys if one not in carried), there.round)
+        plan = replace(plan, known_by=known_by, carried=carried)
         try:
             result = self.drive(plan, rows)
         except Unfinished as stopped:
