@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -97,6 +98,22 @@ def test_an_outage_costs_every_attempt_of_the_job_with_a_breaker_and_without(sql
     ends = [(one.error_class, one.stop_reason) for one in handle.history()]
     assert ends == [(error_class, None)] * 3 + [(error_class, "exhausted")]
     assert (handle.status, notes(project)) == ("failed", {"book": 1, "unbook": 1})
+
+
+def test_every_attempt_of_a_step_counts_all_of_its_items(project, sqlite_app):
+    """D-42: an attempt that stops while it replays dead letters reports the whole step, as the first one did."""
+    project.functions(FUNCTIONS)
+    step, _ = OUTAGES["a pipeline behind a breaker"]
+    more = "{max_attempts: 3, initial_delay_ms: 10, on_errors: [transient, circuit_open]}"
+    flow = project.load(BOOK + step.replace("{max_attempts: 1}", more))
+    with outlast.testing.virtual_time():
+        result = flow.run(app=sqlite_app, run_key="k", check=False)
+    first = re.search(
+        r"0 of 8 items succeeded, \d became dead letters, \d are pending", result["ask"].attempts[0].error
+    )
+    assert [first[0] in one.error for one in result["ask"].attempts] == [True] * 3
+    (letter,) = [one for one in sqlite_app.dead_letters.find() if one.kind == "step"]
+    assert first[0] in letter.error
 
 
 def test_rows_behind_an_isolated_breaker_wait_for_its_release(sqlite_app, project):

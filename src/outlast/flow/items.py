@@ -64,8 +64,9 @@ from outlast.pipeline.errors import FailureBudgetExceeded
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.pipeline import Pipeline
+from outlast.pipeline.record.books import counts_in_words
 from outlast.pipeline.replays import Chosen
-from outlast.pipeline.results import passing_cause, verdict_on
+from outlast.pipeline.results import Counts, passing_cause, verdict_on
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
@@ -756,7 +757,20 @@ class _Project:
         except NothingToReplay:
             return
         if result.status == "failed" and result.reason != "low_success_rate":
-            raise _failed(result) from result.error
+            raise _failed(self._of_the_step(result, record.id)) from result.error
+
+    def _of_the_step(self, replay: RunResult[Any], run: str) -> RunResult[Any]:
+        """How a replay ended, with the counts and the failed items of the run that its dead letters come from."""
+        store = self._home.store
+        record = keep_trying(lambda: store.run(run), "the store")
+        if record is None:
+            return replay
+        counts = Counts.of(record.counts, degraded=record.counts.degraded, source_exhausted=record.source_exhausted)
+        cause, found, _ = replay.why.partition(
+            f"{replay.counts.succeeded:,} of {counted(replay.counts.total, 'item')} "
+        )
+        why = cause + counts_in_words(counts, elsewhere=record.elsewhere) if found else replay.why
+        return replace(replay, id=record.id, counts=counts, why=why, _number=record.number, _kind="run")
 
     def _written(self, path: Path) -> dict[str, Any]:
         """The rows of the file, if another step asks for them: else they are in the file alone."""
