@@ -337,6 +337,19 @@ def test_rows_that_are_not_called_again_are_not_reported_again(losses, sqlite_ap
         assert [one.item_id for one in events if one.name == "item_succeeded"] == expected
 
 
+def test_rows_that_are_not_called_again_take_no_call_of_a_limit(losses, sqlite_app):
+    """D-38: a resume with one open row makes one call, and waits for no other."""
+    losses.on("bad 2")
+    flow = losses.load(each=EACH_OF + "    limit: {rates: {calls: 1/10s}}\n", after="")
+    with outlast.testing.virtual_time() as time:
+        flow.run(run_key="k", app=sqlite_app, check=False)
+        before = time.now
+        assert before >= 40
+        losses.off("bad 2")
+        assert flow.run(run_key="k", app=sqlite_app).status == "completed"
+        assert time.now - before <= 10
+
+
 @pytest.mark.parametrize(
     ("bounds", "bad", "expected"),
     [

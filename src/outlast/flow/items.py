@@ -464,7 +464,6 @@ class _Rows(_OfItems):
             self.component(step.component),
             guard,
             self.values,
-            carried=carried,
             lost=self.lose,
             instead=self._inside if own else None,
         )

@@ -14,7 +14,7 @@ from outlast.work.memory import MOST_BYTES
 from outlast.work.writer import BatchLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from outlast.kernel.aliases import StopReason
@@ -82,8 +82,8 @@ class Plan:
     expected: Callable[[], int | None] = lambda: None  # how many items there are, as far as that is known
     # What an item is known by to services, from its key, where that outlives the run. Else it is its place in the run.
     known_by: Callable[[str], str] | None = None
-    # Keys of items that an earlier run did, and whose outputs this one only records.
-    carried: Container[str] = frozenset()
+    # Outputs of items that an earlier run did, by their keys: this one only records them, and calls no stage.
+    carried: Mapping[str, Any] = field(default_factory=dict)
     # In a durable job: the seconds until it is retried for an item that gave up on an error, or why it is not.
     follows: Callable[[Exception, StopReason], float | StopReason] | None = None
     target: str | None = None  # where the pipeline's code is, as the command line takes it, if that is known
