@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
 import outlast
+from outlast.flow.record import result_of_record
 from outlast.pipeline.lease import let_go, take
 
 FUNCTIONS = """
@@ -98,6 +100,22 @@ def test_an_outage_costs_every_attempt_of_the_job_with_a_breaker_and_without(sql
     assert (handle.status, notes(project)) == ("failed", {"book": 1, "unbook": 1})
 
 
+def test_every_attempt_of_a_step_counts_all_of_its_items(project, sqlite_app):
+    """D-42: an attempt that stops while it replays dead letters reports the whole step, as the first one did."""
+    project.functions(FUNCTIONS)
+    step, _ = OUTAGES["a pipeline behind a breaker"]
+    more = "{max_attempts: 3, initial_delay_ms: 10, on_errors: [transient, circuit_open]}"
+    flow = project.load(BOOK + step.replace("{max_attempts: 1}", more))
+    with outlast.testing.virtual_time():
+        result = flow.run(app=sqlite_app, run_key="k", check=False)
+    first = re.search(
+        r"0 of 8 items succeeded, \d became dead letters, \d are pending", result["ask"].attempts[0].error
+    )
+    assert [first[0] in one.error for one in result["ask"].attempts] == [True] * 3
+    (letter,) = [one for one in sqlite_app.dead_letters.find() if one.kind == "step"]
+    assert first[0] in letter.error
+
+
 def test_rows_behind_an_isolated_breaker_wait_for_its_release(sqlite_app, project):
     """D-42: somebody isolated the breaker, so no row failed: the job goes on after the release."""
     project.functions(FUNCTIONS)
@@ -119,6 +137,55 @@ def test_a_spend_limit_that_is_reached_is_no_outage(sqlite_app, project):
     (attempt,) = handle.history()
     assert (handle.status, attempt.error_class, attempt.stop_reason) == ("failed", "permanent_failure", "permanent")
     assert "spend limit" in attempt.error
+
+
+OF_A_CLASS = """
+import outlast
+
+def book():
+    return {"number": 7}
+
+def unbook(number):
+    pass
+
+def ask(row=None):
+    raise outlast.TemporaryFailure("busy", error_class="CLASS")
+"""
+
+
+@pytest.mark.parametrize("error_class", ["validation_error", "resource_exhausted", "connection_refused"])
+@pytest.mark.parametrize("rate", [0, 0.5])
+@pytest.mark.parametrize("what", ["", "for_each: {items: [1, 2, 3], min_partial_rate: RATE}"])
+def test_a_temporary_failure_costs_a_job_its_attempts_whatever_its_class_is(
+    project, sqlite_app, what, rate, error_class
+):
+    """D-42: the class is a name only. Rows, and a flow that is read from the store, are what the plain step is."""
+    project.functions(OF_A_CLASS.replace("CLASS", error_class))
+    lines = [
+        "id: ask",
+        "component: python",
+        'config: {call: "MODULE:ask"}',
+        "idempotent: true",
+        *([what.replace("RATE", str(rate))] if what else []),
+    ]
+    flow = project.load(BOOK + "  - " + "\n    ".join(lines) + "\n")
+    job = flow.enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+        last = "incomplete" if what and not rate else "exhausted"
+        ends = [(one.error_class, one.stop_reason) for one in job.history()]
+        assert ends == [(error_class, None)] * 3 + [(error_class, last)]
+    with pytest.raises(outlast.FlowFailed) as failed:
+        as_it_is_stored(sqlite_app, flow).raise_for_status()
+    assert (outlast.classify(failed.value).category, outlast.classify(failed.value).error_class) == (
+        "transient",
+        error_class,
+    )
+
+
+def as_it_is_stored(app, flow, key="k"):
+    """The result of a run, by another process than the one that ran it."""
+    return result_of_record(app.store, app.codec, app.store.find_run("shop", key), flow.manifest)
 
 
 # -- rows that are lost ------------------------------------------------------------------------------------------------------
@@ -258,6 +325,31 @@ def test_a_step_that_lost_rows_is_partial_and_a_resume_runs_only_the_open_rows(l
     assert losses.notes["last"] == 1
 
 
+def test_rows_that_are_not_called_again_are_not_reported_again(losses, sqlite_app):
+    """D-38: `item_succeeded` is reported by the round that called the row."""
+    losses.on("bad 2")
+    flow = losses.load(after="")
+    for expected in (["1", "3", "4", "5"], [], ["2"]):
+        with outlast.testing.capture_events() as events:
+            if expected == ["2"]:
+                losses.off("bad 2")
+            flow.run(run_key="k", app=sqlite_app, check=False)
+        assert [one.item_id for one in events if one.name == "item_succeeded"] == expected
+
+
+def test_rows_that_are_not_called_again_take_no_call_of_a_limit(losses, sqlite_app):
+    """D-38: a resume with one open row makes one call, and waits for no other."""
+    losses.on("bad 2")
+    flow = losses.load(each=EACH_OF + "    limit: {rates: {calls: 1/10s}}\n", after="")
+    with outlast.testing.virtual_time() as time:
+        flow.run(run_key="k", app=sqlite_app, check=False)
+        before = time.now
+        assert before >= 40
+        losses.off("bad 2")
+        assert flow.run(run_key="k", app=sqlite_app).status == "completed"
+        assert time.now - before <= 10
+
+
 @pytest.mark.parametrize(
     ("bounds", "bad", "expected"),
     [
@@ -375,6 +467,99 @@ def test_an_outage_in_the_middle_leaves_the_rows_that_never_began_open(losses, s
     losses.off("away 4", "away 5")
     assert flow.run(run_key="k", app=sqlite_app).status == "completed"
     assert (losses.notes["one-1"], losses.notes["one-3"], losses.notes["last"]) == (1, 1, 1)
+
+
+STOPPED = """
+import outlast
+
+def at(number, raised):
+    def called(n):
+        note(f"row-{n}")
+        if n > number and not (HERE / "back").exists():
+            raise raised()
+        return {"made": n}
+    return called
+
+same_failure_away = at(100, lambda: ConnectionRefusedError("away"))
+same_failure_bad = at(100, lambda: ValueError("bad"))
+fatal_error = at(100, lambda: outlast.PermanentFailure("expired", error_class="auth_error"))
+breaker_open = at(100, lambda: ConnectionRefusedError("away"))
+
+def failure_budget_exceeded(n):
+    if n % 2:
+        raise ValueError(f"bad {n}")
+"""
+STOPS = """
+  - id: each
+    component: python
+    for_each: {items: "${params.rows}", concurrency: 1, min_partial_rate: RATE}
+    config: {call: "MODULE:CALL", args: {n: "${item}"}}
+    idempotent: true
+"""
+
+
+def stopped_at(project, call, *, rate, rows=160):
+    """A flow of that many rows whose call fails from row 101 on."""
+    project.functions(LOSSES + STOPPED)
+    step = STOPS.replace("RATE", str(rate)).replace("CALL", call)
+    if call == "breaker_open":
+        step += "    circuit_breaker: {failure_threshold: 3, reset_timeout_ms: 100}\n"
+    text = BOOK.replace("steps:", "params: {rows: {type: list}}\nsteps:") + step
+    return project.load(text, params={"rows": [*range(1, rows + 1)]})
+
+
+# 100 of 160 rows succeed, which is 0.625.
+EARLY = ["same_failure_away", "same_failure_bad", "fatal_error", "breaker_open"]
+
+
+@pytest.mark.parametrize("call", EARLY)
+def test_a_step_whose_reading_stops_early_is_judged_by_the_share_of_its_rows(project, sqlite_app, call):
+    """D-38: rows that never began are open; at `min_partial_rate` nothing is compensated, and a resume runs the open rows."""
+    flow = stopped_at(project, call, rate=0.625)
+    with outlast.testing.virtual_time():
+        result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result["each"].stop_reason, notes(project)["unbook"]) == ("partial_success", "incomplete", 0)
+    assert sum(notes(project)[f"row-{n}"] for n in range(1, 161)) < 160  # the reading did stop
+    (project.root / "back").touch()
+    with outlast.testing.virtual_time():
+        done = flow.run(run_key="k", app=sqlite_app)
+    assert (done.status, done["each"].outputs["count"]) == ("completed", 160)
+    assert [notes(project)[f"row-{n}"] for n in range(1, 101)] == [1] * 100
+
+
+@pytest.mark.parametrize("call", EARLY)
+def test_a_step_that_stopped_early_below_its_share_has_failed(project, sqlite_app, call):
+    """D-38: below `min_partial_rate` what was done is compensated, whatever stopped the reading."""
+    flow = stopped_at(project, call, rate=0.63)
+    with outlast.testing.virtual_time():
+        result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result.reason, notes(project)["unbook"]) == ("failed", "step_failed", 1)
+
+
+def test_a_failure_budget_stops_only_a_step_that_has_failed(project, sqlite_app):
+    """D-38: the budget of failures is what `min_partial_rate` leaves."""
+    flow = stopped_at(project, "failure_budget_exceeded", rate=0.51, rows=1001)
+    result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, notes(project)["unbook"]) == ("failed", 1)
+    assert "exceeds the budget" in result["each"].error
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("same_failure_away", [("connection_refused", None)] * 3 + [("connection_refused", "incomplete")]),
+        ("same_failure_bad", [("data_error", "incomplete")]),
+        ("fatal_error", [("auth_error", "incomplete")]),
+        ("breaker_open", [("circuit_open", None)] * 3 + [("circuit_open", "incomplete")]),
+    ],
+)
+def test_a_job_is_retried_for_rows_behind_an_outage_and_not_behind_a_fatal_error(project, sqlite_app, call, expected):
+    """D-38, D-42: what stopped the reading says whether rows that never began are worth another attempt."""
+    job = stopped_at(project, call, rate=0.625).enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+    assert [(one.error_class, one.stop_reason) for one in job.history()] == expected
+    assert (job.status, notes(project)["unbook"], notes(project)["row-1"]) == ("failed", 0, 1)
 
 
 PARTS = """
@@ -630,3 +815,95 @@ def test_keys_of_a_step_that_is_undone_at_once_are_released_without_the_secret(l
     losses.off("bad 2")
     assert flow.run(run_key="other", app=sqlite_app).status == "completed"
     assert losses.notes["one-1"] == 2
+
+
+# -- items without dead letters ----------------------------------------------------------------------------------------------
+
+COLLECTED = """
+import outlast
+
+@outlast.stage(retry=None, concurrency=1)
+def part(item):
+    note(f"part-{item}")
+    outlast.current().spend(cents=1)
+    if item <= 6 and (HERE / "bad").exists():
+        raise ConnectionRefusedError("away")
+    if item == 9 and (HERE / "odd").exists():
+        raise ValueError("odd")
+    return item
+
+parts = outlast.Pipeline("parts", part)
+"""
+COLLECTS = """
+  - id: items
+    component: pipeline
+    config: {target: "MODULE:parts", input: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], on_item_error: collectOUTPUT}
+"""
+
+
+@pytest.mark.parametrize("output", ["", ", output: out.jsonl"])
+def test_items_that_failed_without_a_dead_letter_run_again(project, app, output):
+    """D-38: a resume runs the open items of a failed pipeline step into the same run, and into the same file."""
+    project.functions(LOSSES + COLLECTED)
+    for name in ("bad", "odd"):
+        (project.root / name).touch()
+    flow = project.load(BOOK + COLLECTS.replace("OUTPUT", output))
+    for tried in (1, 2):
+        result = flow.run(run_key="k", app=app, check=False)
+        assert (result.status, [notes(project)[f"part-{n}"] for n in range(1, 11)]) == (
+            "failed",
+            [tried] * 6 + [1, 1, tried, 1],
+        )
+        assert "3 of 10 items succeeded, 7 failed" in result["items"].error
+    (project.root / "bad").unlink()
+    (project.root / "odd").unlink()
+    done = flow.run(run_key="k", app=app)
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [3] * 6 + [1, 1, 3, 1]
+    assert (done.status, done["items"].outputs["count"]) == ("completed", 10)
+    if output:
+        assert sorted(int(line) for line in (project.root / "out.jsonl").read_text().split()) == [*range(1, 11)]
+    (record,) = [run for run in app.store.runs() if run.pipeline == "parts"]
+    assert (record.counts.succeeded, record.counts.failed, record.counts.pending) == (10, 0, 0)
+    assert record.spent == {"cents": 24}  # of all calls
+
+
+@pytest.mark.parametrize("how", ["retry", "from_step"])
+def test_a_retry_of_a_step_that_collects_runs_its_open_items(project, sqlite_app, how):
+    """D-38: an attempt of the step, and `from_step`, run what an earlier attempt left open."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    retry = "    retry: {max_attempts: 2, initial_delay_ms: 10}\n" if how == "retry" else ""
+    flow = project.load("name: shop\nsteps:" + COLLECTS.replace("OUTPUT", "") + retry)
+    with outlast.testing.virtual_time():
+        flow.run(run_key="k", app=sqlite_app, check=False)
+        if how == "from_step":
+            flow.run(run_key="k", app=sqlite_app, check=False, from_step="items")
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [2] * 6 + [1] * 4
+
+
+def test_every_attempt_of_a_job_runs_the_open_items_of_a_step_that_collects(project, sqlite_app):
+    """D-38: four attempts call the items that are away four times."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    job = project.load(BOOK + COLLECTS.replace("OUTPUT", "")).enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+    assert [one.error_class for one in job.history()] == ["connection_refused"] * 4
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [4] * 6 + [1] * 4
+
+
+@pytest.mark.parametrize("ends", ["dlq", "collect"])
+def test_every_attempt_of_a_row_that_is_a_pipeline_runs_its_open_items(project, sqlite_app, ends):
+    """D-38: a row is tried three times, and so are the items of its pipeline that are away."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    each = f"""
+  - id: items
+    component: pipeline
+    for_each: {{items: [{{of: [1, 2, 3, 7]}}]}}
+    config: {{target: "MODULE:parts", input: "${{item.of}}", on_item_error: {ends}}}
+    retry: {{max_attempts: 3, initial_delay_ms: 10}}
+"""
+    with outlast.testing.virtual_time():
+        project.load("name: shop\nsteps:" + each).run(run_key="k", app=sqlite_app, check=False)
+    assert [notes(project)[f"part-{n}"] for n in (1, 2, 3, 7)] == [3, 3, 3, 1]

@@ -50,6 +50,22 @@ def own_name(x):
     raise outlast.TemporaryFailure("later", error_class="shop_closed")
 
 
+def busy_of_a_class(x):
+    raise outlast.TemporaryFailure("busy", error_class="validation_error")
+
+
+def busy_of_an_unclear_class(x):
+    raise outlast.TemporaryFailure("busy", error_class="resource_exhausted")
+
+
+def busy_or_wrong(x):
+    raise outlast.TemporaryFailure("busy", error_class="data_error") if x % 3 else ValueError("wrong")
+
+
+def unknown(x):
+    raise RuntimeError("what is it")
+
+
 def spends(x):
     outlast.current().spend(usd=1)
     refused(x)
@@ -79,6 +95,11 @@ def test_a_run_that_failed_is_what_most_of_its_items_failed_with():
         (run_of(app, mostly_wrong), {"items": 12}, "data_error", "permanent"),
         (run_of(app, own_word), {}, "timeout", "permanent"),
         (run_of(app, own_name), {}, "shop_closed", "transient"),
+        (run_of(app, busy_of_a_class), {}, "validation_error", "transient"),
+        (run_of(app, busy_of_a_class, retry=TWICE), {}, "validation_error", "transient"),
+        (run_of(app, busy_of_an_unclear_class), {}, "resource_exhausted", "transient"),
+        (run_of(app, busy_or_wrong), {}, "data_error", "transient"),
+        (run_of(app, unknown), {}, "unknown", "unclear"),
         (run_of(app, refused, breaker=away), {}, "circuit_open", "transient"),
         (run_of(app, locked_out), {}, "auth_error", "permanent"),
         (run_of(app, spends, spend_limit={"usd": 3}), {}, "permanent_failure", "permanent"),

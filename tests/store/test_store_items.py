@@ -350,3 +350,18 @@ def test_the_keys_read_for_resuming_are_gone_with_the_store(store):
     store.close()
     with pytest.raises(sqlite3.ProgrammingError):
         keys.execute("select 1")
+
+
+def test_items_that_failed_without_a_dead_letter_are_open_again(store):
+    """D-38: only these, with their cost, and only for the owner of the lease."""
+    run, lease, full = prepared(store)
+    failed = item(3, "failed", reason="boom", spent={"usd": 0.25})
+    store.write(lease, replace(full, items=[*full.items[:3], failed, full.items[4]]))
+    before = store.run(run.id)
+    with pytest.raises(LeaseLost):
+        store.reopen_failed(replace(lease, token=lease.token + 1))
+    assert (store.reopen_failed(lease), store.reopen_failed(lease)) == (1, 0)
+    after = store.run(run.id)
+    assert (after.counts, after.spent) == (replace(before.counts, failed=0), {"usd": 0.5})
+    assert [each.seq for each in store.items(run.number)] == [0, 1, 2, 4]
+    assert store.find_keys(run.number, [failed.key]) == {}

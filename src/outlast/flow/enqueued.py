@@ -430,7 +430,11 @@ class _Attempt:
         known = self.answers.get(row.step)
         if known is not None and known[0] is error:
             return known
-        raised = error if isinstance(error, Exception) else _as_it_was(row.error, row.error_type, row.error_class)
+        raised = (
+            error
+            if isinstance(error, Exception)
+            else _as_it_was(row.error, row.error_type, row.error_class, row.stop_reason)
+        )
         return raised, self._answer(raised, row.stop_reason, row.attempts, row.definition["policy"]["retry"])
 
     def _answer(
@@ -478,16 +482,15 @@ def _recorded(result: FlowResult) -> tuple[Exception, StopReason]:
     last = failed.attempts[-1] if failed.attempts else None
     reason: Any = failed.stop_reason or "exhausted"
     if last is None or last.error != failed.error:
-        return _as_it_was(failed.error, None, None), reason
-    return _as_it_was(last.error, last.error_type, last.error_class), reason
+        return _as_it_was(failed.error, None, None, reason), reason
+    return _as_it_was(last.error, last.error_type, last.error_class, reason), reason
 
 
-def _as_it_was(text: str | None, error_type: str | None, error_class: str | None) -> Exception:
+def _as_it_was(text: str | None, error_type: str | None, error_class: str | None, reason: str | None) -> Exception:
     """An error that is on record, with the name and the class that it had."""
-    from outlast.verdicts.rules import ERROR_CLASSES
+    from outlast.flow.results import as_ended
 
-    known = ERROR_CLASSES.get(error_class or "")
-    passes = error_class == "poison" or (known is not None and known.category == "transient")
+    passes = error_class is not None and as_ended(error_class, error_type, reason).category == "transient"
     kind: Any = TemporaryFailure if passes else PermanentFailure
     if error_type is not None and error_type.isidentifier():
         kind = type(error_type, (kind,), {})

@@ -64,12 +64,13 @@ from outlast.pipeline.errors import FailureBudgetExceeded
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.pipeline import Pipeline
+from outlast.pipeline.record.books import counts_in_words
 from outlast.pipeline.replays import Chosen
-from outlast.pipeline.results import verdict_on
+from outlast.pipeline.results import Counts, passing_cause, verdict_on
 from outlast.pipeline.stages import Snooze, stage
 from outlast.policy import RetryPolicy
 from outlast.spec.references import parse, references_in
-from outlast.verdicts import classify, mark_begun
+from outlast.verdicts import mark_begun
 from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ if TYPE_CHECKING:
 _PAGE = 500
 _PIPELINE = "pipeline"
 _PENDING = re.compile(r", \d+ (?:is|are) pending")  # which the flow's own end decides: in one that is cancelled none is
+# The run itself failed, and its counts may lack rows that were done.
+_OWN_FAILURES = frozenset({"source_error", "store_error", "resource_error"})
 _REFUSED = frozenset({"idempotency_conflict", "idempotency_mismatch"})  # by a key, before anything was called
 # Somebody replays letters of the run by hand, or an attempt that nobody waits for any more has not wound down yet.
 _TAKEN = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.5, jitter=0.0, on_errors=(LeaseLost,))
@@ -418,10 +421,10 @@ def _failed(result: RunResult[Any]) -> Exception:
 def _partial(result: RunResult[Any], total: int, word: str) -> Exception:
     """
     A run that lost items. One open item that failed transiently, or that never began, is worth another attempt of the job:
-    that runs only the open ones.
+    that runs only the open ones. After a fatal error, or many equal ones that are permanent, none that never began is.
     """
     error, groups = _failed(result), result.groups
-    passing = next((one for one in groups if classify(one.error_class).category == "transient"), None)
+    passing = None if result.reason == "fatal_error" else passing_cause(result)
     error_class = getattr(error, "error_class", None)
     left, why = total - result.counts.succeeded - result.counts.skipped, str(error)
     if result.status != "failed":
@@ -430,8 +433,8 @@ def _partial(result: RunResult[Any], total: int, word: str) -> Exception:
     if isinstance(error, TemporaryFailure):
         return RowsPending(why, error_class=error_class)
     if passing is not None:
-        return RowsPending(why, error_class=passing.error_class)
-    if result.counts.pending:
+        return RowsPending(why, error_class=passing)
+    if result.counts.pending and result.error is None:
         return RowsPending(why, error_class="temporary_failure")
     return RowsLost(why, error_class=error_class)
 
@@ -461,7 +464,6 @@ class _Rows(_OfItems):
             self.component(step.component),
             guard,
             self.values,
-            carried=carried,
             lost=self.lose,
             instead=self._inside if own else None,
         )
@@ -478,7 +480,8 @@ class _Rows(_OfItems):
             watch=self.watch,
             expected=lambda: len(rows),
         )
-        plan = replace(plan, known_by=self.known_by((one for one in keys if one not in carried), there.round))
+        known_by = self.known_by((one for one in keys if one not in carried), there.round)
+        plan = replace(plan, known_by=known_by, carried=carried)
         try:
             result = self.drive(plan, rows)
         except Unfinished as stopped:
@@ -495,8 +498,10 @@ class _Rows(_OfItems):
         return self._put_out(result, record, rows, item_key)
 
     def _is_partial(self, result: RunResult[Any], total: int) -> bool:
-        """Whether enough rows succeeded, also where the run stopped early: rows that never began are open."""
-        if result.error is not None and not isinstance(result.error, FailureBudgetExceeded):
+        """
+        Whether enough rows succeeded, also if the run stopped early because of its rows: rows that never began are open.
+        """
+        if result.reason in _OWN_FAILURES:
             return False
         wanted = total - result.counts.skipped
         return bool(result.counts.succeeded >= self.step.policy["min_partial_rate"] * wanted)
@@ -613,8 +618,9 @@ class _Rows(_OfItems):
     def _inside(self, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         """A pipeline of the project, for one row."""
         context = _place_of(self.work)
+        attempt = f"{self.work.made}.{current().attempt}"  # of the row, in this attempt of the step
         try:
-            return _Project(self, context, config).go(f"{self.key(self.there.round)}/{key}", self.work.made)
+            return _Project(self, context, config).go(f"{self.key(self.there.round)}/{key}", attempt)
         except Unfinished as unfinished:
             if unfinished.lost is not None:
                 self.lose(unfinished.lost)
@@ -649,7 +655,7 @@ class _Items(_OfItems):
         """Go on with its run; what the step puts out."""
         work = self.work
         config = self.values.fill(work.template, work.template, self.component(work.component_name).places)
-        return _Project(self, _place_of(work), config).go(self._key(), work.number)
+        return _Project(self, _place_of(work), config).go(self._key(), str(work.number))
 
     def _key(self) -> str:
         """The run goes on from round to round, until it has succeeded or was undone: then it is done again."""
@@ -701,7 +707,7 @@ class _Project:
             self._sink = context.path(self._config.output)
             self._sink.parent.mkdir(parents=True, exist_ok=True)
 
-    def go(self, key: str, attempt: int) -> dict[str, Any]:
+    def go(self, key: str, attempt: str) -> dict[str, Any]:
         """Go on with the run of this key; what the step puts out."""
         self._replay(key, attempt)
         result = self._driven(self._source, run_key=key, sink=self._sink, item_key=self._config.item_key)
@@ -731,9 +737,9 @@ class _Project:
             watch=self._runs.watch,
             **options,
         )
-        return self._runs.drive(plan, source)
+        return self._runs.drive(replace(plan, reopens_failed=plan.kind == "run"), source)
 
-    def _replay(self, key: str, attempt: int) -> None:
+    def _replay(self, key: str, attempt: str) -> None:
         """The dead letters of a run that failed or lost items are replayed into it, before that goes on."""
         store = self._home.store
         record = keep_trying(lambda: store.find_run(self._pipeline.name, key), "the store")
@@ -750,7 +756,20 @@ class _Project:
         except NothingToReplay:
             return
         if result.status == "failed" and result.reason != "low_success_rate":
-            raise _failed(result) from result.error
+            raise _failed(self._of_the_step(result, record.id)) from result.error
+
+    def _of_the_step(self, replay: RunResult[Any], run: str) -> RunResult[Any]:
+        """How a replay ended, with the counts and the failed items of the run that its dead letters come from."""
+        store = self._home.store
+        record = keep_trying(lambda: store.run(run), "the store")
+        if record is None:
+            return replay
+        counts = Counts.of(record.counts, degraded=record.counts.degraded, source_exhausted=record.source_exhausted)
+        cause, found, _ = replay.why.partition(
+            f"{replay.counts.succeeded:,} of {counted(replay.counts.total, 'item')} "
+        )
+        why = cause + counts_in_words(counts, elsewhere=record.elsewhere) if found else replay.why
+        return replace(replay, id=record.id, counts=counts, why=why, _number=record.number, _kind="run")
 
     def _written(self, path: Path) -> dict[str, Any]:
         """The rows of the file, if another step asks for them: else they are in the file alone."""

@@ -13,6 +13,7 @@ from outlast.calls.state import mark_exhausted
 from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.kernel.redact import error_text, mask_known
 from outlast.pipeline.errors import RunFailed, RunInterrupted, mark_with_result
+from outlast.pipeline.results import as_stopped
 from outlast.verdicts import as_listed, classify, give_verdict
 
 if TYPE_CHECKING:
@@ -126,11 +127,18 @@ class FlowResult:
         last = None if step is None else step.attempts[-1]
         if isinstance(self.error, Exception) and not isinstance(self.error, RunFailed):
             return classify(self.error)
-        if last is not None and last.error_class is not None:
-            return as_listed(last.error_class, permanent=last.stop_reason == "permanent")
+        if step is not None and last is not None and last.error_class is not None:
+            return as_ended(last.error_class, last.error_type, step.stop_reason or last.stop_reason)
         if self.status in {"interrupted", "paused", "running"}:
             return classify("temporary_failure")
         return classify("cancelled" if self.status == "cancelled" else "permanent_failure")
+
+
+def as_ended(error_class: str, error_type: str | None, reason: str | None) -> Verdict:
+    """The verdict on the error of a step, of which this is stored. If it lost rows, its type tells whether one may recover."""
+    if reason == "incomplete":
+        return as_listed(error_class, category="transient" if error_type == "RowsPending" else "permanent")
+    return as_stopped(error_class, reason)
 
 
 def without_secrets(error: BaseException) -> BaseException:

@@ -287,8 +287,7 @@ class _ChildCall(Call):
 class RowDeed(_OfRow):
     """
     Does a step's work for one row. What it gives is what the store keeps of the row: `outputs`, its `marks`, and `cached`
-    if another run had done the work for its key. `carried` has, by the keys of rows, what an earlier round did that still
-    stands.
+    if another run had done the work for its key.
     """
 
     def __init__(
@@ -298,13 +297,11 @@ class RowDeed(_OfRow):
         guard: Guard,
         values: Values,
         *,
-        carried: Mapping[str, Any],
         lost: Callable[[LeaseLost], object],
         instead: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None,
     ) -> None:
         """`instead` does the work if no component of its own does."""
         super().__init__(work, component, guard, values, lost=lost)
-        self._carried = carried
         self._instead = instead
         self._takes_row = component.takes_row and not names_row([self.template, self.inputs])
         self._idempotency = work.step.work.get("idempotency")
@@ -314,8 +311,6 @@ class RowDeed(_OfRow):
 
     def __call__(self, row: Any) -> dict[str, Any]:
         key = current().item_key or ""
-        if key in self._carried:
-            return dict(self._carried[key])
         marks = self._marks.of(row)  # before the component may change it
         # Also while it waits for its turn, or for the store: one that nobody waits for any more goes on from there.
         with under_way(self.work.pass_.record.id, self.work.step.id):

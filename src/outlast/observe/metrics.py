@@ -294,7 +294,7 @@ RECORDED: Final = (
     Metric(
         "outlast_items_on_record",
         ("app", "pipeline", "status"),
-        f"Items of runs by what became of them: succeeded, skipped, dlq, failed; pending are read and not over. {GOES_DOWN}",
+        f"Items of runs by what became of them: succeeded, skipped, dlq, failed; pending are read and not over. Each round of a step with for_each is a run: rows that it takes over count in it, too. {GOES_DOWN}",
         "gauge",
     ),
     Metric(

@@ -480,6 +480,8 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             keep_trying(lambda: store.note_sink(lease, at), "the store")
         if not bound and (record.sink, record.sink_at) != (name, at):
             keep_trying(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
+        if plan.reopens_failed and record.status == "failed":
+            keep_trying(lambda: store.reopen_failed(lease), "the store")
         # With the counts of who had the lease before.
         again: RunRecord = keep_trying(lambda: store.run(record.id), "the store") or record
         if again.passes > 1:

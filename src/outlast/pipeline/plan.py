@@ -73,6 +73,7 @@ class Plan:
     on_change: OnChange = "stop"
     breaker_rounds: int = 3
     from_start: bool = False
+    reopens_failed: bool = False  # of a run that failed: items without a dead letter run again
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)
     watch: Callable[[RunView], None] | None = None
@@ -81,6 +82,8 @@ class Plan:
     expected: Callable[[], int | None] = lambda: None  # how many items there are, as far as that is known
     # What an item is known by to services, from its key, where that outlives the run. Else it is its place in the run.
     known_by: Callable[[str], str] | None = None
+    # Outputs of items that an earlier run did, by their keys: this one only records them, and calls no stage.
+    carried: Mapping[str, Any] = field(default_factory=dict)
     # In a durable job: the seconds until it is retried for an item that gave up on an error, or why it is not.
     follows: Callable[[Exception, StopReason], float | StopReason] | None = None
     target: str | None = None  # where the pipeline's code is, as the command line takes it, if that is known

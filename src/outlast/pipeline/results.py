@@ -7,10 +7,11 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from outlast.calls.state import mark_exhausted
 from outlast.deadletters import as_groups
+from outlast.deciding import REASONS
 from outlast.kernel.redact import error_text
 from outlast.kernel.wording import counted, duration
 from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunIncomplete, RunInterrupted, mark_with_result
@@ -35,6 +36,8 @@ A = TypeVar("A")
 B = TypeVar("B")
 Out_co = TypeVar("Out_co", covariant=True)
 
+# Stop reasons that no policy gave, whatever the error was.
+_SAY_NOTHING = frozenset({None, "nested_exhausted", "generator_started", "cancelled", "poison"})
 _MOST_OF_A_CAUSE = 200  # characters of a message inside of another one
 
 RunOutcome: TypeAlias = Literal["success", "partial", "failure"]
@@ -287,6 +290,26 @@ class _Cause(NamedTuple):
     retried: bool
 
 
+def as_stopped(error_class: str, reason: str | None) -> Verdict:
+    """
+    The verdict on an error of which its class and its stop reason are stored. The reason outweighs the class, which is only a
+    name: a TemporaryFailure may have any. Without a word of the reason the class decides.
+
+    >>> as_stopped("validation_error", "exhausted").category, as_stopped("timeout", "permanent").category
+    ('transient', 'permanent')
+    """
+    if reason == "permanent":
+        return as_listed(error_class, category="permanent")
+    meaning = None if reason in _SAY_NOTHING else REASONS.get(cast("Any", reason))
+    return as_listed(error_class, category="transient" if meaning is not None and meaning.retriable else None)
+
+
+def passing_cause(result: RunResult[Any]) -> str | None:
+    """The error class of most items that failed transiently, if any did."""
+    causes = [cause for cause in _causes(result) if cause.verdict.category == "transient"]
+    return max(causes, key=lambda cause: cause.items).verdict.error_class if causes else None
+
+
 def _causes(result: RunResult[Any]) -> list[_Cause]:
     """What the failed items of a run failed with, by error class and category."""
     store = None if result._store is None else result._store()  # noqa: SLF001 - same module
@@ -295,7 +318,7 @@ def _causes(result: RunResult[Any]) -> list[_Cause]:
         return []
     found: dict[tuple[str, str], _Cause] = {}
     for error_class, reason, count, retried in store.failure_causes(run):
-        verdict = as_listed(error_class, permanent=reason == "permanent")
+        verdict = as_stopped(error_class, reason)
         before = found.get((error_class, verdict.category))
         if before is None:
             before = _Cause(verdict, 0, None, retried=False)

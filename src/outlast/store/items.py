@@ -112,20 +112,45 @@ class Items:
             *(run, number, lease.token),
         )
 
+    def reopen_failed(self, lease: Lease) -> int:
+        """
+        Remove the ends of items that failed without a dead letter, so that the next pass runs them; how many. Their attempts
+        stay, and `LeaseLost` is raised if the lease is not the newest.
+        """
+        run, number = shard_of(lease.key)
+        with self._database.writing() as tx:
+            before = fenced(self._database, tx, self.app, lease, _SHARD)
+            after = self._remove_ends(tx, run, before, "failed")
+            tx.execute(
+                "update outlast_progress set failed = ?, spent = ? where run = ? and shard = ? and token = ?",
+                *(after[7], after[9], run, number, lease.token),
+            )
+        with self._keys_lock:
+            self._forget_keys()
+        return int(before[7] - after[7])
+
     def _undo(self, tx: Transaction, run: int, shard: Any, seqs: Sequence[int]) -> Any:
         """Take back successes; the shard's row without them. One that is not there, or is no success, is left alone."""
+        return self._remove_ends(tx, run, shard, "succeeded", seqs)
+
+    def _remove_ends(
+        self, tx: Transaction, run: int, shard: Any, status: ItemStatus, seqs: Sequence[int] | None = None
+    ) -> Any:
+        """Delete items with this end, of these numbers if they are given; the shard's row without them."""
         database = self._database
+        among, passed = ("", ()) if seqs is None else (f"and seq {database.among} ", (database.passed(set(seqs)),))
         rows = tx.rows(
-            f"delete from outlast_items where run = ? and seq {database.among} and status = 'succeeded' returning degraded, spent",
-            *(run, database.passed(set(seqs))),
+            f"delete from outlast_items where run = ? and status = ? {among}returning degraded, spent",
+            *(run, status, *passed),
         )
-        read, offset, mark, exhausted, succeeded, *counts, degraded, spent, token = shard
+        read, offset, mark, exhausted, *counts, degraded, spent, token = shard
         left: dict[str, float] = json.loads(spent)
         for _, one in rows:
             add_to(left, {name: -amount for name, amount in (json.loads(one) if one else {}).items()})
         degraded -= sum(bool(row[0]) for row in rows)
         kept = _json({name: amount for name, amount in left.items() if amount}) if rows else spent
-        return (read, offset, mark, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
+        counts[_COUNTED.index(status)] -= len(rows)
+        return (read, offset, mark, exhausted, *counts, degraded, kept, token)
 
     # Most rows have little to tell. They go without the columns that would be empty, which is twice as fast.
 

@@ -191,15 +191,14 @@ def give_verdict(error: BaseException, verdict: Verdict) -> None:
     raised.fields(error)[_GIVEN] = verdict
 
 
-def as_listed(error_class: str, *, permanent: bool) -> Verdict:
+def as_listed(error_class: str, *, category: Category | None = None) -> Verdict:
     """
-    The verdict on an error of which only this is stored: its class, and whether it was found to be permanent. A name that is no
+    The verdict on an error of which only this is stored: its class, and its category if that is known. A name that is no
     error class is the word of a TemporaryFailure or a PermanentFailure.
     """
     known = ERROR_CLASSES.get(error_class)
-    category: Category = "transient" if known is None else known.category
     return Verdict(
-        category="permanent" if permanent else category,
+        category=category or ("transient" if known is None else known.category),
         error_class=error_class,
         tier=known.tier if known else "unknown",
         why=f"it is recorded as {error_class}",

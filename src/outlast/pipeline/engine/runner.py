@@ -429,10 +429,14 @@ class Runner:
             size = size_of(chunk[-1].value)
             self._input_size = max(size, self._input_size - ((self._input_size - size) >> 2))
         self.endings.taken_in(chunk)
-        readable = [item for item in chunk if not isinstance(item.value, Unreadable)]
+        carried = self.plan.carried
+        readable = [item for item in chunk if not isinstance(item.value, Unreadable) and item.key not in carried]
         if len(readable) < len(chunk):
             for item in chunk:
-                if isinstance(item.value, Unreadable):
+                if item.key in carried:
+                    item.output, item.status = carried[item.key], "succeeded"
+                    self.scheduler.finish(item)
+                elif isinstance(item.value, Unreadable):
                     self.endings.unreadable(item)
                     self.scheduler.finish(item)
         if self.phase.reading:

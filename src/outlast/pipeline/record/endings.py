@@ -98,6 +98,7 @@ class Endings:
         self._ended: dict[int, Item] = {}
         self._missing: set[int] = set()  # items that stay unfinished: what comes behind them cannot be written in order
         self._heard = _loud()
+        self._carried = plan.carried
         # Only while the run is watched: what became of items at each stage, and how many have ended behind so many.
         self._watched = plan.watch is not None
         self.stages = [StageCounts() for _ in plan.stages]
@@ -524,6 +525,8 @@ class Endings:
             )
 
     def _tell_success(self, item: Item) -> None:
+        if item.key in self._carried:  # which the run that called it has reported
+            return
         from outlast.observe.events import ItemSucceeded
 
         facts = self._facts
