@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -280,6 +281,59 @@ def test_a_job_does_not_do_rows_again_that_may_have_been_done(held, app, undone)
         outlast.testing.work(app)
     assert (handle.status, [one.stop_reason for one in handle.history()]) == ("failed", ["ambiguous"])
     assert notes(held.root) == [*(f"does {row}" for row in (1, 2, 3, 4)), *(["undoes 1"] if undone else [])]
+
+
+RETRY = "    retry: {max_attempts: 3, initial_delay_ms: 1, jitter: 0}\n"
+
+
+@pytest.mark.parametrize("enqueued", [False, True], ids=["run", "job"])
+@pytest.mark.parametrize(
+    ("more", "lose"),
+    [
+        ("", "lose"),
+        ("    isolation: process\n", "lose"),
+        ("    isolation: process\n    timeout: {step_ms: 500}\n", "hang"),
+    ],
+    ids=["thread", "process", "timeout"],
+)
+def test_rows_that_must_not_be_done_twice_are_not_retried(held, app, more, lose, enqueued):
+    """A retry might repeat work whose answer was lost."""
+    lost_rows = (1, 2, 3, 4) if lose == "hang" else (2, 3)  # with a time limit, any row may be late
+    for row in lost_rows:
+        (held.root / f"{lose} {row}").touch()
+    flow = held.load(ROWS + RETRY + more)
+    if enqueued:
+        handle = flow.enqueue(app=app, run_key="a")
+        with outlast.testing.virtual_time() if lose == "lose" and not more else nullcontext():
+            outlast.testing.work(app)
+        assert (handle.status, [one.stop_reason for one in handle.history()]) == ("failed", ["ambiguous"])
+    else:
+        assert flow.run(run_key="a", app=app, check=False)["charge"].stop_reason == "ambiguous"
+    assert len(notes(held.root)) == len({*notes(held.root)})
+    letters = [one for one in app.dead_letters.find() if one.kind == "item"]
+    assert sorted((one.item_key, one.stop_reason, one.attempts) for one in letters) == [
+        (str(row), "ambiguous", 1) for row in lost_rows
+    ]
+
+
+@pytest.mark.parametrize("isolation", ["", "    isolation: process\n"], ids=["thread", "process"])
+def test_rows_whose_code_asks_for_their_key_are_retried(held, sqlite_app, isolation):
+    """Code that reads the key is expected to send it along."""
+    held.functions(FUNCTIONS.replace("def charge(row):\n", "def charge(row):\n    key(row)\n") + KEY)
+    lost(held, 2)
+    held.load(ROWS + RETRY + isolation).run(run_key="a", app=sqlite_app, check=False)
+    (letter,) = [one for one in sqlite_app.dead_letters.find() if one.kind == "item"]
+    assert (letter.stop_reason, letter.attempts) == ("exhausted", 3)
+    keys = dict.fromkeys((held.root / "keys").read_text().split())
+    assert (len(keys), notes(held.root).count("does 2")) == (4, 3)
+
+
+KEY = """
+import outlast
+def key(row):
+    with (HERE / "keys").open("a") as keys:
+        keys.write(f"{row}={outlast.current().idempotency_key}\\n")
+"""
 
 
 @pytest.mark.parametrize("keyed", [False, True])
