@@ -283,6 +283,34 @@ def test_a_job_does_not_do_rows_again_that_may_have_been_done(held, app, undone)
     assert notes(held.root) == [*(f"does {row}" for row in (1, 2, 3, 4)), *(["undoes 1"] if undone else [])]
 
 
+STOPS = """
+import outlast
+from outlast.kernel.clock import stopping
+def stops(row):
+    if (HERE / f"stop {row}").exists():
+        (HERE / f"stop {row}").unlink()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping.get().wait(60)
+        note(f"loses {row}")
+        raise ConnectionResetError("the answer is lost")
+"""
+
+
+@pytest.mark.parametrize("last", [2, 4])
+def test_a_row_that_fails_in_doubt_after_ctrl_c_is_not_done_again_by_a_resume(held, app, last):
+    """A resume runs the rows that were not begun, and then waits for the row to be settled."""
+    held.functions(FUNCTIONS.replace("def charge(row):\n", "def charge(row):\n    stops(row)\n") + STOPS)
+    (held.root / f"stop {last}").touch()
+    flow = held.load(ROWS)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        flow.run(run_key="a", app=app)
+    ended = flow.run(run_key="a", app=app, check=False) if last == 2 else outlast.result_of(stopped.value)
+    assert (ended["charge"].status, ended["charge"].stop_reason) == ("partial_success", "ambiguous")
+    with pytest.raises(outlast.ConfigurationError, match="1 row of charge in the run 'a' of rows may have been done"):
+        flow.run(run_key="a", app=app)
+    assert notes(held.root) == [f"{'loses' if row == last else 'does'} {row}" for row in (1, 2, 3, 4)]
+
+
 RETRY = "    retry: {max_attempts: 3, initial_delay_ms: 1, jitter: 0}\n"
 
 
