@@ -377,6 +377,22 @@ def test_rows_of_a_process_that_died_are_in_doubt_unless_keys_tell(tmp_path, key
     assert notes(tmp_path) == [f"does {row}" for row in ((1, 2, 3, 3, 4) if keyed else (1, 2, 3))]
 
 
+def test_rows_of_a_process_that_died_are_settled_in_the_file(tmp_path):
+    """A row that was done is taken out of the rows; `--from-step` runs all others without a success on record."""
+    shell = Held(tmp_path, 'oml_version: "0.1.0"\n' + ROWS.replace("MODULE", "steps"))
+    shell.touch("die 3")
+    assert shell("run three.yaml --run-key z").returncode == -signal.SIGKILL
+    dry = shell("resume z --dry-run").stdout
+    assert "it would record the failure of charge" in dry
+    assert "fails: its process ended in the middle of an attempt" in dry
+    assert shell("resume z").returncode == 1
+    file = tmp_path / "three.yaml"
+    file.write_text(file.read_text().replace("[1, 2, 3, 4]", "[1, 2, 4]"))
+    assert shell("resume z --from-step charge").returncode == 0
+    done = notes(tmp_path)
+    assert (done[:3], done[-1], done.count("does 3")) == (["does 1", "does 2", "does 3"], "does 4", 1)
+
+
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("when", ["started", "completed"])
 def test_rows_that_nobody_waits_for_after_a_second_signal_are_known_to_be_begun(tmp_path, once, when):
