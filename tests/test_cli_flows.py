@@ -1297,7 +1297,10 @@ def test_a_dry_run_after_a_kill_in_the_undoing_says_what_each_step_is(shell):
 
 @pytest.mark.parametrize(
     ("idempotent", "said"),
-    [("true", ["kept as it is", "run", "run"]), ("false", ["undone", "stays failed", "not begun"])],
+    [
+        ("true", ["kept as it is", "run", "run"]),
+        ("false", ["undone", "fails: its process ended in the middle of an attempt", "not begun"]),
+    ],
 )
 def test_a_dry_run_after_a_kill_says_what_comes_of_the_step_that_was_cut_off(shell, idempotent, said):
     """One that must not be done twice has failed by that, and what was done before it is undone: the run itself does what was said."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -282,6 +283,87 @@ def test_a_job_does_not_do_rows_again_that_may_have_been_done(held, app, undone)
     assert notes(held.root) == [*(f"does {row}" for row in (1, 2, 3, 4)), *(["undoes 1"] if undone else [])]
 
 
+STOPS = """
+import outlast
+from outlast.kernel.clock import stopping
+def stops(row):
+    if (HERE / f"stop {row}").exists():
+        (HERE / f"stop {row}").unlink()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping.get().wait(60)
+        note(f"loses {row}")
+        raise ConnectionResetError("the answer is lost")
+"""
+
+
+@pytest.mark.parametrize("last", [2, 4])
+def test_a_row_that_fails_in_doubt_after_ctrl_c_is_not_done_again_by_a_resume(held, app, last):
+    """A resume runs the rows that were not begun, and then waits for the row to be settled."""
+    held.functions(FUNCTIONS.replace("def charge(row):\n", "def charge(row):\n    stops(row)\n") + STOPS)
+    (held.root / f"stop {last}").touch()
+    flow = held.load(ROWS)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        flow.run(run_key="a", app=app)
+    ended = flow.run(run_key="a", app=app, check=False) if last == 2 else outlast.result_of(stopped.value)
+    assert (ended["charge"].status, ended["charge"].stop_reason) == ("partial_success", "ambiguous")
+    with pytest.raises(outlast.ConfigurationError, match="1 row of charge in the run 'a' of rows may have been done"):
+        flow.run(run_key="a", app=app)
+    assert notes(held.root) == [f"{'loses' if row == last else 'does'} {row}" for row in (1, 2, 3, 4)]
+
+
+RETRY = "    retry: {max_attempts: 3, initial_delay_ms: 1, jitter: 0}\n"
+
+
+@pytest.mark.parametrize("enqueued", [False, True], ids=["run", "job"])
+@pytest.mark.parametrize(
+    ("more", "lose"),
+    [
+        ("", "lose"),
+        ("    isolation: process\n", "lose"),
+        ("    isolation: process\n    timeout: {step_ms: 500}\n", "hang"),
+    ],
+    ids=["thread", "process", "timeout"],
+)
+def test_rows_that_must_not_be_done_twice_are_not_retried(held, app, more, lose, enqueued):
+    """A retry might repeat work whose answer was lost."""
+    lost_rows = (1, 2, 3, 4) if lose == "hang" else (2, 3)  # with a time limit, any row may be late
+    for row in lost_rows:
+        (held.root / f"{lose} {row}").touch()
+    flow = held.load(ROWS + RETRY + more)
+    if enqueued:
+        handle = flow.enqueue(app=app, run_key="a")
+        with outlast.testing.virtual_time() if lose == "lose" and not more else nullcontext():
+            outlast.testing.work(app)
+        assert (handle.status, [one.stop_reason for one in handle.history()]) == ("failed", ["ambiguous"])
+    else:
+        assert flow.run(run_key="a", app=app, check=False)["charge"].stop_reason == "ambiguous"
+    assert len(notes(held.root)) == len({*notes(held.root)})
+    letters = [one for one in app.dead_letters.find() if one.kind == "item"]
+    assert sorted((one.item_key, one.stop_reason, one.attempts) for one in letters) == [
+        (str(row), "ambiguous", 1) for row in lost_rows
+    ]
+
+
+@pytest.mark.parametrize("isolation", ["", "    isolation: process\n"], ids=["thread", "process"])
+def test_rows_whose_code_asks_for_their_key_are_retried(held, sqlite_app, isolation):
+    """Code that reads the key is expected to send it along."""
+    held.functions(FUNCTIONS.replace("def charge(row):\n", "def charge(row):\n    key(row)\n") + KEY)
+    lost(held, 2)
+    held.load(ROWS + RETRY + isolation).run(run_key="a", app=sqlite_app, check=False)
+    (letter,) = [one for one in sqlite_app.dead_letters.find() if one.kind == "item"]
+    assert (letter.stop_reason, letter.attempts) == ("exhausted", 3)
+    keys = dict.fromkeys((held.root / "keys").read_text().split())
+    assert (len(keys), notes(held.root).count("does 2")) == (4, 3)
+
+
+KEY = """
+import outlast
+def key(row):
+    with (HERE / "keys").open("a") as keys:
+        keys.write(f"{row}={outlast.current().idempotency_key}\\n")
+"""
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 def test_rows_of_a_process_that_died_are_in_doubt_unless_keys_tell(tmp_path, keyed):
     """As with a step: each row that has ended is known by its key."""
@@ -293,6 +375,22 @@ def test_rows_of_a_process_that_died_are_in_doubt_unless_keys_tell(tmp_path, key
     first, second = shell("run three.yaml --run-key z"), shell("run three.yaml --run-key z")
     assert (first.returncode, second.returncode) == ((0, 0) if keyed else (1, 2))
     assert notes(tmp_path) == [f"does {row}" for row in ((1, 2, 3, 3, 4) if keyed else (1, 2, 3))]
+
+
+def test_rows_of_a_process_that_died_are_settled_in_the_file(tmp_path):
+    """A row that was done is taken out of the rows; `--from-step` runs all others without a success on record."""
+    shell = Held(tmp_path, 'oml_version: "0.1.0"\n' + ROWS.replace("MODULE", "steps"))
+    shell.touch("die 3")
+    assert shell("run three.yaml --run-key z").returncode == -signal.SIGKILL
+    dry = shell("resume z --dry-run").stdout
+    assert "it would record the failure of charge" in dry
+    assert "fails: its process ended in the middle of an attempt" in dry
+    assert shell("resume z").returncode == 1
+    file = tmp_path / "three.yaml"
+    file.write_text(file.read_text().replace("[1, 2, 3, 4]", "[1, 2, 4]"))
+    assert shell("resume z --from-step charge").returncode == 0
+    done = notes(tmp_path)
+    assert (done[:3], done[-1], done.count("does 3")) == (["does 1", "does 2", "does 3"], "does 4", 1)
 
 
 @pytest.mark.parametrize("once", [False, True])

@@ -172,6 +172,25 @@ def test_rows_whose_answers_are_lost_are_charged_once(project, app, service, mor
     assert len({*service.keys()}) == len(service.charges) == (5 if "compensate" in more else 3)
 
 
+@pytest.mark.parametrize("more", ["", "    isolation: process\n"], ids=["thread", "process"])
+def test_rows_that_send_their_key_are_retried_although_they_must_not_be_done_twice(project, app, service, more):
+    """The service recognises the second request of a row."""
+    flow = project.load(ROWS + "    idempotent: false\n" + more)
+    service.lose = lost(2, times=1)
+    assert flow.run(run_key="a", app=app).status == "completed"
+    assert (len(service.asked), service.charged) == (4, [1, 2, 3])
+
+
+def test_rows_with_a_header_of_their_own_in_place_of_the_key_are_in_doubt(project, sqlite_app, service):
+    """Then the key is not sent."""
+    config = ROWS.replace("method: POST,", 'method: POST, headers: {Idempotency-Key: "none"},')
+    service.lose = lost(2, times=1)
+    flow = project.load(config + "    idempotent: false\n")
+    assert flow.run(run_key="a", app=sqlite_app, check=False).status == "partial_success"
+    (letter,) = [one for one in sqlite_app.dead_letters.find() if one.kind == "item"]
+    assert (letter.item_key, letter.stop_reason, len(service.asked)) == ("2", "ambiguous", 3)
+
+
 def test_from_step_after_a_failure_charges_once(project, app, service):
     """Who looks first and goes on by the name of the step sends the same key: the charge may have been made."""
     flow = project.load(PAY + "    idempotent: false\n")

@@ -745,6 +745,59 @@ def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
     assert {row.outcome for row in rows} == {"retrying"}
 
 
+@pytest.mark.parametrize("batch", [None, 1])
+@pytest.mark.parametrize(
+    ("error", "guard", "ended"),
+    [
+        (ConnectionResetError, outlast.Guard(retry=outlast.RetryPolicy(delays=[1]), idempotent=False), "ambiguous"),
+        (ConnectionResetError, outlast.Guard(retry=None, idempotent=False), "exhausted"),
+        (RuntimeError, outlast.Guard(retry=outlast.RetryPolicy(delays=[1]), idempotent=False), "unclear"),
+        (ValueError, outlast.Guard(), "permanent"),
+        (RuntimeError, outlast.Guard(), None),
+        (ConnectionResetError, outlast.Guard(retry=None), None),
+        (ConnectionRefusedError, outlast.Guard(idempotent=False), None),
+        (ValueError, outlast.Guard(fallback=lambda _: [0, 0]), None),
+    ],
+    ids=["ambiguous", "no retry", "unclear, once", "permanent", "unclear", "transient", "refused", "fallback"],
+)
+def test_a_failure_that_would_not_be_retried_ends_the_item_while_a_run_winds_down(app, batch, error, guard, ended):
+    """A resume must not repeat work that may have been done; a failure that the signal may have caused says nothing."""
+    begun = []
+
+    async def act(item):
+        begun.append(item)
+        if len(begun) == 1:
+            runners[0].end("interrupted")
+            raise error("lost")
+        return item
+
+    stage = outlast.stage(batch=batch, guard=guard)(act)
+    pipeline = outlast.Pipeline("p", stage, app=app)
+    with captured() as runners:
+        result = pipeline.run([1], run_key="k", check=False)
+    reasons = [letter.stop_reason for letter in app.dead_letters.find()]
+    assert (reasons, result.counts.pending) == (([ended], 0) if ended else ([], 1))
+    pipeline.run([1], run_key="k", check=False)
+    assert len(begun) == (1 if ended else 2)
+
+
+def test_a_fallback_does_not_hide_that_an_item_may_have_been_done(app):
+    """It does not run while the run winds down, and the stage is not called again."""
+    begun = []
+
+    @outlast.stage(guard=outlast.Guard(retry=None, idempotent=False, fallback=lambda _: 0, fallback_on=["all"]))
+    async def act(item):
+        begun.append(item)
+        runners[0].end("interrupted")
+        raise ConnectionResetError("lost")
+
+    pipeline = outlast.Pipeline("p", act, app=app)
+    with captured() as runners:
+        pipeline.run([1], run_key="k", check=False)
+    pipeline.run([1], run_key="k", check=False)
+    assert (begun, [letter.stop_reason for letter in app.dead_letters.find()]) == ([1], ["exhausted"])
+
+
 def test_a_signal_does_not_wait_for_a_disk_that_is_full(app, monkeypatch):
     """D-21: a sink that cannot be written to is waited for, but after a signal for no longer than for the attempts under way."""
     monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(grace=0.2))

@@ -122,6 +122,13 @@ class StepContext:
         parts = f"{self.run_id}\x1f{self.step}\x1f{self.row_key}"
         return blake2b(parts.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
+    def key_sent(self) -> None:
+        """
+        Call it where the service is sent `idempotency_key`. A row with ``idempotent: false`` is then retried after a lost answer.
+        """
+        if self.row_key:
+            _ = current().idempotency_key  # whose reader is taken at its word that it sends the key
+
     def remaining(self) -> float | None:
         """
         Seconds that work of this attempt may take; None if nothing bounds it. It is a little less than what is left of its

@@ -99,7 +99,7 @@ class Outlook:
     """
     What a run would do: `kept` steps are done and stay so, `run` are begun, `again` have been done and are done again;
     `first` are undone before anything is begun, and `undo` with nothing begun; then `failed` and `undone` are so
-    already. Whether the work of those that have an idempotency key (`keyed`) was done by another run is known only when
+    already, but for those of `failed` that are `cut_off`: the run would record that. Whether the work of those that have an idempotency key (`keyed`) was done by another run is known only when
     they are begun: the key may follow from what is done before.
     """
 
@@ -109,6 +109,7 @@ class Outlook:
     first: tuple[str, ...] = ()
     undo: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    cut_off: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     keyed: tuple[str, ...] = ()
     open_rows: Mapping[str, int] = field(default_factory=dict[str, int])  # of steps that keep the others
@@ -126,6 +127,8 @@ class Outlook:
             return f"run its {counted(self.open_rows[step], 'open row')}{unless}"
         if step in self.run:
             return f"run{unless}"
+        if step in self.cut_off:
+            return "fails: its process ended in the middle of an attempt"
         if step in self.failed or step in self.undone:
             return "stays failed" if step in self.failed else "is undone already"
         return "kept as it is" if step in self.kept else "not begun"
@@ -136,6 +139,7 @@ class Outlook:
         parts = [
             f"{word} {', '.join(steps)}"
             for word, steps in (
+                ("record the failure of", self.cut_off),
                 ("undo", (*self.first, *self.undo)),
                 ("do again", self.again),
                 ("run", self.run),
@@ -143,7 +147,7 @@ class Outlook:
             )
             if steps
         ]
-        nothing = not (self.run or self.again or self.first or self.undo)
+        nothing = not (self.run or self.again or self.first or self.undo or self.cut_off)
         if nothing:
             return "nothing is left to do"
         begun = [name for name in self.keyed if name in (*self.again, *self.run)]
@@ -177,6 +181,7 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
     check_changed(plan, record, changed)
     check_doubt(store, plan, record, rows)
     lease = store.run_lease(record.number)
+    running = {row.step for row in rows if row.state == "running" and row.deed == "do"}
     if lease is None or certainly_dead(lease.owner):
         rows = [recovered(row) for row in rows]
     progress = progress_of(plan.manifest, rows, record)
@@ -188,6 +193,7 @@ def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
             kept=tuple(one for one in done if one not in undo),
             undo=undo,
             failed=tuple(progress.failed),
+            cut_off=tuple(name for name in progress.failed if name in running),
             undone=tuple(name for name in names if progress.state(name) == "compensated"),
         )
     again = tuple(name for name in done if name in redo)

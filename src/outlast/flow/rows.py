@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from outlast.calls.drivers import run
 from outlast.calls.guard import Guard
-from outlast.calls.state import Call, current
+from outlast.calls.state import Call, current, current_work
 from outlast.components.running import NO_ROW, Place, StepContext, do_work, in_child, load
 from outlast.errors import LeaseLost, PermanentFailure
 from outlast.flow.filling import Values
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from outlast.components.describing import Component
     from outlast.flow.steps import Pass, StepWork
+    from outlast.pipeline.engine.item import Item
     from outlast.store.codec import Codec
     from outlast.store.idempotency import KeyBegun
 
@@ -210,11 +211,15 @@ class _OfRow:
             return do_work(self._component, config, context)
         call = _ChildCall(self._child, self._child.name or "")
         call.sent = context.idempotency_key
-        done: Mapping[str, Any] = run(call, in_child, (self._component.name, config, context), {})
+        try:
+            done: Mapping[str, Any] = run(call, in_child, (self._component.name, config, context), {})
+        finally:
+            if call.asked:
+                _ = current().idempotency_key  # the code in the child has asked, so the call of the row has too
         return done
 
     def _context(self, values: Values, row_key: str, row: Any = NO_ROW) -> StepContext:
-        work, there, now = self.work, self.work.pass_, current()
+        work, there, item = self.work, self.work.pass_, cast("Item", current_work.get())
         # A child process knows its own time.
         limit = None if self._child is not None else self._limit
         return StepContext(
@@ -223,8 +228,8 @@ class _OfRow:
             step=work.step.id,
             run_id=there.record.id,
             run_key=there.record.run_key,
-            attempt=now.attempt,
-            idempotency_key=now.idempotency_key,
+            attempt=current().attempt,
+            idempotency_key=item.idempotency_key(),  # of `current` it would count as one that the work sends along
             root=there.root,
             allowed=there.allowed,
             connection=self._connection,

@@ -24,7 +24,7 @@ from outlast.calls.state import Ended, current_work, running
 from outlast.deciding import REASONS, after_failure
 from outlast.errors import PermanentFailure
 from outlast.kernel import raised
-from outlast.kernel.clock import roll_for, stopping
+from outlast.kernel.clock import roll_for
 from outlast.pipeline.engine.attempts import as_failure
 from outlast.pipeline.engine.item import NEUTRAL, UNFINISHED, Next, sum_of
 from outlast.pipeline.engine.itemcall import StageCall
@@ -273,11 +273,6 @@ class Group:
         """The call raised, or did not return what it must: that concerns all of them, until it is known whom."""
         call = self.call
         assert call is not None  # noqa: S101 - it has begun
-        stop = stopping.get()
-        if stop is not None and stop.is_set() and not isinstance(error, Skip | Snooze):
-            self.keep_only(stage, error, began)
-            self.reason = "shutdown"
-            return Next.BACK
         if isinstance(error, Skip | Snooze):
             call.interrupted(NEUTRAL)
         else:

@@ -398,17 +398,17 @@ class Item:
         if isinstance(error, Snooze):
             return self._snoozed(stage, error, began, now)
         call = self.call
-        stop = stopping.get()
-        if stop is not None and stop.is_set():
-            # It may have failed because of that, which says nothing about the item. That it was made stays on record.
-            self._kept_only(stage, error, began, now)
-            self.reason = "shutdown"
-            return Next.BACK
         if call is None:
             call = self.call = StageCall(stage.guard, stage.name, self.seen)
             call.item = self
             if self.notes is not None:
                 call.notes, self.notes = {1: self.notes}, None
+        stop = stopping.get()
+        if stop is not None and stop.is_set() and not call.is_final(error):
+            # It may have failed because of that, which says nothing about the item. That it was made stays on record.
+            self._kept_only(stage, error, began, now)
+            self.reason = "shutdown"
+            return Next.BACK
         number = call.tries + self.numbered
         notes = (call.notes or {}).get(call.number)
         if notes is not None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.state import Call, current_work
-from outlast.deciding import after_failure
+from outlast.deciding import REASONS, after_failure
+from outlast.kernel import raised
 from outlast.kernel.clock import roll_for
 from outlast.limits.throttle import DEFERRED, LONGEST_FLOOR, LONGEST_WAIT, PATIENCE
 from outlast.observe import listening
+from outlast.policy import plain
 from outlast.verdicts import classify, refusal, surely_undone
 
 if TYPE_CHECKING:
@@ -129,6 +131,24 @@ class StageCall(Call):
                 if wait is not None:
                     return wait
         return super().failed(error)
+
+    def is_final(self, error: Exception) -> bool:
+        """
+        Whether a failure ends the item also while its run winds down: one that is surely its own, or one after which the
+        work may have been done and must not be done twice. A fallback that would answer does not run any more.
+        """
+        if isinstance(error, raised.NoFailure):
+            return False
+        verdict = classify(error)
+        if not (self.guard.idempotent or self.asked or surely_undone(error, verdict)):
+            return True
+        says, owned, cut_short = self._first_facts(error, verdict)
+        answer = after_failure(says, owned=owned, cut_short=cut_short)
+        own = verdict.category == "permanent" and verdict.error_class != "cancelled"
+        return own and isinstance(answer, str) and not REASONS[plain(answer)].retriable and self.guard.fallback is None
+
+    def covers(self, error: Exception) -> bool:
+        return not self._stopped() and super().covers(error)
 
     def _refused(self, error: Exception, verdict: Verdict) -> float | None:
         """The seconds to wait after a refusal that is not charged; None if it is."""

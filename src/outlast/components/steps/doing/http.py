@@ -168,6 +168,8 @@ def _request(config: CallerConfig, connection: Mapping[str, Any], context: StepC
     headers |= {name.lower(): str(plain_value(value)) for name, value in connection.get("headers", {}).items()}
     headers |= _login(connection)
     headers |= {name.lower(): value for name, value in config.headers.items()}
+    if headers.get("idempotency-key") == context.idempotency_key:
+        context.key_sent()
     for name, value in headers.items():  # or the library would quote it in what it says
         if not value.isprintable():
             raise invalid(f"expected the header {name} to be one line of text, got: one with other characters")

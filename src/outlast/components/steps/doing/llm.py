@@ -225,6 +225,7 @@ class _Talk:
         if config.response_format != "none":
             fields["response_format"] = self._format()
         left = None if self.deadline is None else max(0.001, self.deadline - monotonic())
+        self.context.key_sent()
         said = _asking.set(True)
         try:
             raw = client.chat.completions.with_raw_response.create(
