@@ -730,10 +730,17 @@ def _replay_jobs(
     store: str | None,
     as_json: bool,
 ) -> None:
+    from outlast.cli.running import none_replayed
+    from outlast.deadletters import NothingToReplay
+
     given = [name for name, value in only_for_runs.items() if value]
     if given:
         refuse(f"expected no {' or '.join(given)} for dead letters of jobs: they are put back into the queue.")
-    done = views.letters().replay(ids=known, canary=canary, from_start=from_start, check=False, **where)
+    try:
+        done = views.letters().replay(ids=known, canary=canary, from_start=from_start, check=False, **where)
+    except NothingToReplay:
+        none_replayed(as_json=as_json)
+        return
     if as_json:
         print_json({"requeued": list(done.requeued), "left": dict(done.left), "why": done.why, "canary": done.canary})
     else:

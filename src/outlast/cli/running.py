@@ -396,7 +396,6 @@ def replay(
     pipeline's own app, named as a person does.
     """
     from outlast.cli.watch import watching, way_to_show
-    from outlast.deadletters import NothingToReplay
 
     if target is None:
         target = _last_target(store, app, owner)
@@ -417,14 +416,13 @@ def replay(
         _record(Views(pipeline.app.store), view.id, command | {"run_key": view.run_key})
 
     how = None if as_json else way_to_show(wanted=progress)
-    try:
-        with waits_said(), watching(how, started=started, of=pipeline) as watch:
-            result, signalled = ended(
-                lambda: pipeline.app.dead_letters.replay(
-                    pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
-                )
+    with waits_said(), watching(how, started=started, of=pipeline) as watch:
+        result, signalled = ended(
+            lambda: pipeline.app.dead_letters.replay(
+                pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
             )
-    except NothingToReplay:
+        )
+    if not result.id:
         none_replayed(as_json=as_json)
         return
     _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled)
