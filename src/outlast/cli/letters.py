@@ -495,7 +495,11 @@ def resolve_letter(
     if as_ not in {"done", "not-done"}:
         refuse(f"expected --as to be done or not-done, got: {as_!r}.")
     with opened(store, app) as views:
-        letter = views.letters().resolve(views.letter_id(letter_id), done=as_ == "done", reason=reason)
+        letter = views.letters().show(views.letter_id(letter_id))
+        if letter.kind in _OF_FLOWS and letter.status == "open":
+            what = f"expected the dead letter of a row of a flow's step, got: {letter.id[:12]}, of {letter.pipeline}."
+            refuse(what, *_ways_of_flow(views, letter, stored_at(views, store)))
+        letter = views.letters().resolve(letter.id, done=as_ == "done", reason=reason)
         found = views.flows.rows_of(letter)
         place = stored_at(views, store)
         command = [] if found is None else ["outlast", "resume", *views.called(found[0]), *place]

@@ -221,7 +221,7 @@ class DeadLetters:
         if rows is None:
             raise ConfigurationError(
                 f"expected the dead letter of a row of a flow's step, got: {letter.id[:12]}, of {letter.pipeline}. "
-                "Replay it, or archive it if its work was done by hand."
+                f"{_ways_without_resolve(letter)}"
             )
         _refuse_closed([letter])
         lease = self._store().run_lease(rows[0].number)
@@ -584,8 +584,26 @@ _AFTER = {
 }
 
 
+def _after(row: DeadLetterRow) -> str:
+    settled = row.metadata.get("settled")
+    by_hand = isinstance(settled, dict) and settled.get("as") == "done"
+    return "It was settled by hand." if by_hand and row.status == "resolved" else _AFTER[row.status]
+
+
+def _ways_without_resolve(letter: DeadLetterRow) -> str:
+    """What does the work of a letter that is not of a row."""
+    if letter.kind == "step" and letter.stop_reason == "ambiguous":
+        return f"Look first whether it was done. If it was not: outlast resume {letter.item_key} --from-step {letter.stage}."
+    if letter.kind == "step":
+        return f"Once the cause is gone, resume its run, in a shell with outlast resume {letter.item_key}."
+    if letter.kind == "compensation":
+        again = "jobs compensate" if letter.run is None else "resume"
+        return f"Once the cause is gone: outlast {again} {letter.item_key}. Archive it if its work was undone by hand."
+    return "Replay it, or archive it if its work was done by hand."
+
+
 def _refuse_closed(rows: Sequence[DeadLetterRow]) -> None:
-    closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
+    closed = [f"{row.id} is {row.status}. {_after(row)}" for row in rows if row.status != "open"]
     if closed:
         raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
 
