@@ -21,7 +21,6 @@ from pathlib import Path
 
 import outlast
 from outlast.components import parquet, tables
-from outlast.deadletters.letters import NothingToReplay
 from outlast.pipeline.plan import Tuning
 from outlast.store import Store
 from outlast.work.patience import Terms, terms
@@ -203,8 +202,7 @@ def act(tell, store, pattern, letters, what, key=None, *, ttl=None, patience=Non
                 items = range(run * each, (run + 1) * each)
                 mill.run(items, run_key=f"k{run}", item_key=str, sink=sink_of(pattern, run), check=what != "fail")
     except Exception as error:  # noqa: BLE001 - whatever it is, who watches decides what to make of it
-        nothing = isinstance(error, NothingToReplay)
-        tell("nothing to do" if nothing else f"{type(error).__name__}: {error}")
+        tell(f"{type(error).__name__}: {error}")
         return
     finally:
         logging.getLogger("outlast").removeHandler(waits)

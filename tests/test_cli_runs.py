@@ -867,6 +867,34 @@ def test_what_is_advised_after_a_failed_replay_mends_its_letters(shell, canary):
     assert shell("dlq list").stdout == "No dead letters.\n"
 
 
+@pytest.mark.parametrize("canary", ["", " --canary 2"])
+@pytest.mark.parametrize("target", ["", " --target app.py:reviews"])
+def test_what_is_advised_after_a_replay_that_failed_differently_finds_what_is_open(shell, canary, target):
+    """D-13: the letters are in another group by then, all of them or the canary; what chose the code is said again."""
+    failed(shell, *(f"bad {letter}" for letter in "abcdef"))
+    (group,) = shell.json("dlq groups")
+    run = shell.json("runs list --limit 1")[0]["id"]
+    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "1 / 0"))
+    stopped = shell(f"dlq replay --group {group['id']} --run {run[:12]}{canary}{target}")
+    assert stopped.returncode == 1
+    assert "Dead letters that failed differently are open in another group." in stopped.stderr.splitlines()
+    command = advised(stopped, "Once the cause is gone, replay what is still open: ")
+    assert command == f"dlq replay --run {run}{canary}{target}"
+    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "False"))
+    done = shell(command)
+    assert (done.returncode, "6 items read   6 succeeded" in done.stdout) == (0, True), done.stderr
+    assert shell("dlq list").stdout == "No dead letters.\n"
+
+
+def test_letters_that_are_named_and_done_are_not_advised_again(shell):
+    """D-13: a replay of what is done is refused."""
+    first, second = failed(shell, "bad 1", "bad 2")
+    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', '"bad 2" in review.text'))
+    done = shell(f"dlq replay {first['id']} {second['id']}")
+    left = second if second["payload"]["text"] == "bad 2" else first
+    assert advised(done, "Once the cause is gone, replay what is still open: ") == f"dlq replay {left['id']}"
+
+
 def test_no_resume_is_advised_where_everything_was_read_and_has_ended(shell):
     """D-13: of a run with too few successes the letters are replayed; a resume would do nothing."""
     shell.write("good", *(f"bad {letter}" for letter in "abcdef"))

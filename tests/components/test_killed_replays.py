@@ -59,7 +59,7 @@ def test_a_replay_is_exact_after_kills_at_any_moment(tmp_path, request, kind, st
         before = left
     for key in (["mend"], []):
         done = forked.run([*command, "replay", *key], check=True, timeout=200, start=ForkedWithArrow)
-        assert done.stdout in {"starting\ndone\n", "starting\nnothing to do\n"}
+        assert done.stdout == "starting\ndone\n"
     assert killed  # how many hit it depends on the machine; the benchmark counts to two hundred
     assert mended.faults(app, pattern, LETTERS, fetch) == mended.Found()
     app.store.close()

@@ -6,8 +6,10 @@ import re
 from collections import Counter
 
 import pytest
+from typer.testing import CliRunner
 
 import outlast
+from outlast.cli.commands import command_line
 from outlast.flow.record import result_of_record
 from outlast.pipeline.lease import let_go, take
 
@@ -721,13 +723,23 @@ def test_only_an_open_letter_of_a_row_is_settled(losses, sqlite_app):
     losses.load(each=ONCE).run(run_key="k", app=sqlite_app, check=False)
     letter = letter_of(sqlite_app, "2").id
     sqlite_app.dead_letters.resolve(letter, done=True)
-    with pytest.raises(outlast.ConfigurationError, match="resolved"):
+    with pytest.raises(outlast.ConfigurationError, match=r"is resolved\. It was settled by hand\."):
         sqlite_app.dead_letters.resolve(letter, done=False)
     losses.on("bad 1", "bad 3", "bad 4", "bad 5")
     losses.load().run(run_key="other", app=sqlite_app, check=False)
     (step,) = [one for one in sqlite_app.dead_letters.find() if one.kind == "step"]
-    with pytest.raises(outlast.ConfigurationError, match="expected the dead letter of a row of a flow's step"):
+    way = "Once the cause is gone, resume its run, in a shell with outlast resume other"
+    with pytest.raises(
+        outlast.ConfigurationError, match=f"expected the dead letter of a row of a flow's step, .* {way}"
+    ):
         sqlite_app.dead_letters.resolve(step.id, done=True)
+    store = f"sqlite:///{sqlite_app.store_file}"
+    words = ["dlq", "resolve", step.id, "--as", "done", "--store", store, "--app", sqlite_app.name]
+    done = CliRunner().invoke(command_line(words), words)
+    assert (done.exit_code, "its run goes on with it: outlast resume other" in done.stderr.replace("\n", " ")) == (
+        2,
+        True,
+    )
 
 
 def test_rows_are_not_settled_while_their_flow_runs(losses, sqlite_app):

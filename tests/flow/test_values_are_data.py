@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import enum
 import json
+import pathlib
 import re
+import typing
+from decimal import Decimal
 
+import numpy as np
+import pydantic
 import pytest
 
 import outlast
@@ -292,3 +300,119 @@ def test_a_sensitive_value_of_at_least_eight_characters_is_refused_in_outputs(le
     else:
         with pytest.raises(outlast.PermanentFailure, match="the value of token"):
             keep(outputs, Codec(), "a", {"token": value})
+
+
+TOKEN = "walnut-bowl/4093"
+PIN = 730214988
+
+
+@dataclasses.dataclass
+class Card:
+    """A value that is stored by its fields."""
+
+    word: object
+
+
+class Grade(enum.Enum):
+    """A value that is stored by name and value."""
+
+    BEST = TOKEN
+
+
+class Model(pydantic.BaseModel):
+    """A value that is stored as its own JSON."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+    word: str = ""
+
+
+class Pair(typing.NamedTuple):
+    """A value that is stored by its fields, too."""
+
+    first: object
+    second: object
+
+
+@table(
+    "value",
+    [
+        TOKEN,
+        {TOKEN: 1},
+        {1: {"deep": [{"b": {TOKEN: None}}]}},
+        {TOKEN},
+        frozenset({("a", TOKEN)}),
+        (1, TOKEN),
+        collections.deque([TOKEN]),
+        collections.OrderedDict({TOKEN: 1}),
+        collections.Counter([TOKEN]),
+        pathlib.Path("/a") / TOKEN,
+        pathlib.PurePosixPath("a", TOKEN, "b"),
+        pathlib.PureWindowsPath("c:/a") / TOKEN,
+        TOKEN.encode(),
+        bytearray(TOKEN.encode()),
+        Card(Card({TOKEN})),
+        Grade.BEST,
+        Model(word=TOKEN),
+        Model(**{TOKEN: 1}),
+        Pair(1, TOKEN),
+        np.array([["a", TOKEN]]),
+        np.array([TOKEN.encode()]),
+        np.frombuffer(TOKEN.encode(), "u1"),
+        np.array([(1,)], dtype=[(TOKEN, "i4")]),
+        np.array([PIN]),
+        np.str_(TOKEN),
+        np.bytes_(TOKEN.encode()),
+        np.int64(PIN),
+        PIN,
+        float(PIN),
+        Decimal(PIN) / 10**4 * 10**4,
+        range(PIN),
+        {PIN: 1},
+        [{"n": number, TOKEN: "x" * 100} for number in range(5000)],
+        [{"n": number, "word": TOKEN if number == 4999 else "x" * 100} for number in range(5000)],
+        [{"n": {number}, "word": {TOKEN if number == 4999 else "x" * 100}} for number in range(5000)],
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_sensitive_value_is_found_in_outputs_of_every_shape(value):
+    """D-40: as a name, in a set, a path, bytes, an array, a model; large tables too."""
+    secret = {"token": {"one": [TOKEN]}, "pin": PIN}
+    for outputs in ({"said": value}, {"said": [value]}):
+        with pytest.raises(
+            outlast.PermanentFailure, match=r"the output said of a .* the value of (token|pin)"
+        ) as raised:
+            keep(outputs, Codec(), "a", secret)
+        assert TOKEN not in str(raised.value)
+
+
+def test_the_name_of_an_output_is_no_sensitive_value():
+    """D-40: and the names of the fields of a sensitive object are not secret."""
+    with pytest.raises(
+        outlast.PermanentFailure, match=r"the name of every output of a .* the value of token"
+    ) as raised:
+        keep({f"x{TOKEN}": 1}, Codec(), "a", {"token": TOKEN})
+    assert TOKEN not in str(raised.value)
+    assert keep({"password": "password"}, Codec(), "a", {"login": {"password": "not this one"}}).data
+
+
+def test_nothing_of_outputs_with_a_sensitive_name_is_stored(project, sqlite_app, monkeypatch):
+    """D-40: neither of a step nor of its rows: the database has no trace of it."""
+    monkeypatch.setenv("OUTLAST_PARAM_TOKEN", TOKEN)
+    project.functions(
+        "from pathlib import PurePath\n"
+        "def name(token): return {token: 1}\ndef some(token): return {'x': {token}}\n"
+        "def path(token): return {'x': PurePath('/a') / token}\n"
+        "def row_name(row, token): return name(token)\ndef row_some(row, token): return some(token)\n"
+        "def row_path(row, token): return path(token)\n"
+    )
+    for function in ("name", "some", "path", "row_name", "row_some", "row_path"):
+        each = "    for_each: {items: [1]}\n" if function.startswith("row") else ""
+        loaded = project.load(
+            "name: f\nparams: {token: {type: string, sensitive: true}}\nsteps:\n  - id: a\n    component: python\n"
+            f'{each}    config: {{call: "MODULE:{function}", args: {{token: "${{params.token}}"}}}}\n'
+        )
+        result = loaded.run(app=sqlite_app, check=False)
+        assert (function, result.status, "the value of token" in str(result["a"].error)) == (function, "failed", True)
+    sqlite_app.store.close()
+    for file in project.root.rglob("*.db*"):
+        assert TOKEN.encode() not in file.read_bytes()

@@ -776,8 +776,8 @@ def test_progress_is_lines_on_standard_error(app, capsys):
     assert looks[-1] == 10
 
 
-def test_a_result_and_its_error_can_be_pickled(app):
-    """Without the way to the store, which elsewhere is another."""
+def test_a_result_and_its_error_can_be_pickled(app, tmp_path):
+    """Without the way to the store, which elsewhere is another: reading from it is an error, and no empty answer."""
 
     @outlast.stage(retry=ONCE)
     async def work(item):
@@ -787,7 +787,18 @@ def test_a_result_and_its_error_can_be_pickled(app):
         outlast.Pipeline("p", work, app=app).run([1])
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.result.counts == caught.value.result.counts
-    assert list(again.result.outputs()) == []
+    for read in (
+        lambda result: list(result.outputs()),
+        lambda result: list(result.items()),
+        lambda result: list(result.errors()),
+        lambda result: result.write_errors(tmp_path / "errors.csv"),
+        lambda result: result.groups,
+    ):
+        with pytest.raises(outlast.ConfigurationError, match=r"came from another process.* outlast runs show"):
+            read(again.result)
+    with pytest.raises(outlast.RunFailed):
+        again.result.raise_for_status()
+    assert "came from another process" in again.result._repr_html_()
 
 
 def test_a_source_is_closed_when_no_more_is_read(app):

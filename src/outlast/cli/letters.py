@@ -495,7 +495,11 @@ def resolve_letter(
     if as_ not in {"done", "not-done"}:
         refuse(f"expected --as to be done or not-done, got: {as_!r}.")
     with opened(store, app) as views:
-        letter = views.letters().resolve(views.letter_id(letter_id), done=as_ == "done", reason=reason)
+        letter = views.letters().show(views.letter_id(letter_id))
+        if letter.kind in _OF_FLOWS and letter.status == "open":
+            what = f"expected the dead letter of a row of a flow's step, got: {letter.id[:12]}, of {letter.pipeline}."
+            refuse(what, *_ways_of_flow(views, letter, stored_at(views, store)))
+        letter = views.letters().resolve(letter.id, done=as_ == "done", reason=reason)
         found = views.flows.rows_of(letter)
         place = stored_at(views, store)
         command = [] if found is None else ["outlast", "resume", *views.called(found[0]), *place]
@@ -730,10 +734,17 @@ def _replay_jobs(
     store: str | None,
     as_json: bool,
 ) -> None:
+    from outlast.cli.running import none_replayed
+    from outlast.deadletters import NothingToReplay
+
     given = [name for name, value in only_for_runs.items() if value]
     if given:
         refuse(f"expected no {' or '.join(given)} for dead letters of jobs: they are put back into the queue.")
-    done = views.letters().replay(ids=known, canary=canary, from_start=from_start, check=False, **where)
+    try:
+        done = views.letters().replay(ids=known, canary=canary, from_start=from_start, check=False, **where)
+    except NothingToReplay:
+        none_replayed(as_json=as_json)
+        return
     if as_json:
         print_json({"requeued": list(done.requeued), "left": dict(done.left), "why": done.why, "canary": done.canary})
     else:

@@ -96,13 +96,14 @@ def next_steps(
     code: Sequence[str] = (),
     *,
     anew: str | None = None,
+    moved: bool = False,
     stored: Sequence[str] = (),
     name: str | None = None,
 ) -> Iterator[str]:
     """
     What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on
-    with this run, if a command can; `anew` replays once more what a replay has tried; `stored` says where the store is,
-    `name` is what a command calls the run, if not by its key.
+    with this run, if a command can; `anew` replays once more what a replay has tried; `moved` if letters of it failed
+    differently; `stored` says where the store is, `name` is what a command calls the run, if not by its key.
     """
     # Where everything was read and has ended, a resume has nothing to do but to finish a sink that could not be.
     over = not unfinished(run) and run.reason != "store_error"
@@ -116,6 +117,8 @@ def next_steps(
     elif run.status == "failed" and not over:
         yield f"Once the cause is gone, go on: {how}"
     elif run.kind == "replay" and run.counts.dlq and anew:
+        if moved:
+            yield "Dead letters that failed differently are open in another group."
         yield f"Once the cause is gone, replay what is still open: {anew}"
     # A replay has no letters of its own, and a run that collects its failures has none at all.
     bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)

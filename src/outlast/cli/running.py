@@ -351,6 +351,7 @@ def resume(
             progress=progress,
             sink=command.get("output"),
             strict=strict,
+            target_named=bool(target or command.get("target_named")),
             **which,
         )
         return
@@ -389,6 +390,7 @@ def replay(
     sink: str | None = None,
     strict: bool = False,
     run_key: str | None = None,
+    target_named: bool | None = None,
     **which: Any,
 ) -> None:
     """
@@ -396,8 +398,9 @@ def replay(
     pipeline's own app, named as a person does.
     """
     from outlast.cli.watch import watching, way_to_show
-    from outlast.deadletters import NothingToReplay
 
+    if target_named is None:
+        target_named = target is not None
     if target is None:
         target = _last_target(store, app, owner)
     problems: list[str] = []
@@ -410,21 +413,26 @@ def replay(
     pipeline._check_stage(which.get("stage"))  # noqa: SLF001 - as Pipeline.reprocess does
     if which.get("run") is not None:
         which["run"] = Views(pipeline.app.store).run(which["run"]).id
-    command = {"target": target, "output": sink, "folder": str(Path.cwd()), "replay": which}
+    command = {
+        "target": target,
+        "target_named": target_named,
+        "output": sink,
+        "folder": str(Path.cwd()),
+        "replay": which,
+    }
     given = _sink(sink, pipeline)
 
     def started(view: RunView) -> None:
         _record(Views(pipeline.app.store), view.id, command | {"run_key": view.run_key})
 
     how = None if as_json else way_to_show(wanted=progress)
-    try:
-        with waits_said(), watching(how, started=started, of=pipeline) as watch:
-            result, signalled = ended(
-                lambda: pipeline.app.dead_letters.replay(
-                    pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
-                )
+    with waits_said(), watching(how, started=started, of=pipeline) as watch:
+        result, signalled = ended(
+            lambda: pipeline.app.dead_letters.replay(
+                pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
             )
-    except NothingToReplay:
+        )
+    if not result.id:
         none_replayed(as_json=as_json)
         return
     _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled)
@@ -528,10 +536,10 @@ def _wrong_output(sink: str | None) -> list[str]:
     return problems
 
 
-def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | None, str | None]:
+def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | None, str | None, bool]:
     """
-    The command that goes on with a run, None if there is none that can; and the one that does the letters of a replay
-    in another.
+    The command that goes on with a run, None if there is none that can; the one that does the letters of a replay in
+    another; and whether that leaves out marks of the first one, because letters that failed again lost them.
     """
     command = views.command(record)
     where = stored_at(views, store)
@@ -540,11 +548,14 @@ def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | N
     resume = shlex.join(["outlast", "resume", *views.called(record), *where]) if known else None
     which: dict[str, Any] | None = command.get("replay")
     if not replays or which is None:
-        return resume, None
-    options = list[str](which.get("ids") or ())
-    chosen = {name: value for name in FIELDS if (value := which.get(name)) is not None}
+        return resume, None, False
+    open_now = views.replayed_and_open(record)
+    named = which.get("ids") or ()
+    options = [one for one in named if one in open_now] or list[str](named)
+    given = {name: value for name in FIELDS if (value := which.get(name)) is not None}
+    chosen = views.marks_of(record.pipeline, open_now, given)
     if not options and "run" not in chosen:
-        chosen = {"pipeline": record.pipeline} | chosen
+        options += ["--pipeline", record.pipeline]
     for name, value in chosen.items():
         options += [FIELDS[name].option, str(value)]
     if which.get("canary"):
@@ -553,7 +564,9 @@ def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | N
         options.append("--from-start")
     if command.get("output"):
         options += ["--output", "FILE"]
-    return resume, shlex.join(["outlast", "dlq", "replay", *options, *where])
+    if command.get("target_named"):
+        options += ["--target", command["target"]]
+    return resume, shlex.join(["outlast", "dlq", "replay", *options, *where]), chosen != given
 
 
 def _last_target(store: str | None, app: str | None, owner: str | None) -> str:
@@ -668,10 +681,10 @@ def _tell(
         )
     else:
         print_run(record, groups, why=result.why, expected=expected)
-        resume, anew = ways_on(views, record, store)
+        resume, anew, moved = ways_on(views, record, store)
         code_at = views.code_option(record.pipeline)
         name, stored = name_of(views, record), stored_at(views, store)
-        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored, name=name):
+        for step in next_steps(record, groups, resume, code_at, anew=anew, moved=moved, stored=stored, name=name):
             hint(step)
     raise typer.Exit(code)
 

@@ -143,7 +143,7 @@ def show_run(
         groups = views.problems(record)
         worker = views.worker(record)
         code = views.code_option(record.pipeline)
-        resume, anew = ways_on(views, record, store)
+        resume, anew, moved = ways_on(views, record, store)
         stored = stored_at(views, store)
         owner = views.flows.owner_of(record)
         called = () if owner is None else views.called(owner[0])
@@ -159,7 +159,7 @@ def show_run(
         for line in _next_of_rows(record, *owner, called, stored):
             hint(line)
     else:
-        for step in next_steps(record, groups, resume, code, anew=anew, stored=stored, name=name):
+        for step in next_steps(record, groups, resume, code, anew=anew, moved=moved, stored=stored, name=name):
             hint(step)
 
 

@@ -202,8 +202,7 @@ def imported(name: str, root: str, allowed: tuple[str, ...] = ()) -> Any:
         found = importlib.import_module(module)
     except ImportError as missing:
         raise PermanentFailure(f"{name} cannot be imported: {missing}", error_class="missing_dependency") from missing
-    is_allowed = _is_allowed(module, allowed)
-    if not is_allowed and not _is_under(found, folder):
+    if not _is_allowed(module, allowed) and not _is_under(found, folder):
         message = f"expected {module} to be a module under the project's root, got: one of elsewhere; allow it with OUTLAST_ALLOW={module}"
         raise PermanentFailure(message, error_class="permission_denied")
     try:
@@ -212,15 +211,21 @@ def imported(name: str, root: str, allowed: tuple[str, ...] = ()) -> Any:
         raise PermanentFailure(
             f"expected {module} to have {inside}, got: no such name", error_class="code_error"
         ) from None
-    # A module of the project may have imported it, such as by from os import *. An object was made where it stands.
-    home = getattr(named, "__module__", None) if inspect.isroutine(named) or inspect.isclass(named) else module
-    if is_allowed or home == module or _is_allowed(str(home), allowed) or _is_under(sys.modules.get(str(home)), folder):
+    # The module may have imported it, such as by from os import *. An object was made where it stands.
+    home = _home_of(named) if inspect.isroutine(named) or inspect.isclass(named) else module
+    if home == module or _is_allowed(str(home), allowed) or _is_under(sys.modules.get(str(home)), folder):
         return named
     message = (
         f"expected {name} to be a function of the project, got: one of {home}, which {module} has imported. "
         f"Call it in a function of your own, or allow it with OUTLAST_ALLOW={home}."
     )
     raise PermanentFailure(message, error_class="permission_denied")
+
+
+def _home_of(named: Any) -> str | None:
+    """The module in which a function or class was written; of a method of a C type, the one of that type."""
+    home: str | None = getattr(named, "__module__", None)
+    return home or getattr(type(getattr(named, "__self__", None)), "__module__", None)
 
 
 def _is_allowed(module: str, allowed: tuple[str, ...]) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class NothingToReplay(ConfigurationError):
     """
-    No open dead letter fits the filter. It is an exception because there is no run whose result could be returned; a
+    No open dead letter fits the filter, so no run was made. `DeadLetters.replay` returns an empty result instead, and a
     command does not report it as a mistake.
     """
 

@@ -15,10 +15,11 @@ from outlast.deadletters.beginnings import begins_at, unstored
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, NothingToReplay, as_groups
 from outlast.deadletters.requeueing import requeue
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, TemporaryFailure
 from outlast.kernel.clock import REAL, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, sanitise
+from outlast.kernel.wording import counted
 from outlast.observe import emit, listening
 from outlast.settings.checks import Check, a_value_of
 from outlast.store.faults import StoreError, StoreRefused
@@ -78,11 +79,13 @@ class DeadLetters:
         gone: Callable[[str], bool] = lambda _: False,
         make_good: Callable[[object], None] = lambda _: None,
         fits: Callable[[str, Mapping[str, Any], object], None] = lambda *_: None,
+        nothing: Callable[[str, str], Any] | None = None,
     ) -> None:
         """
         `gone` may know that the owner of a lease is dead before the lease has ended. `make_good` brings sinks up to
         date that a dead replay has left; it is told which sink is given now. `fits` raises if a job of a kind does not
-        take these arguments, of the version that is on record.
+        take these arguments, of the version that is on record. `nothing` makes the result of a replay that found no dead
+        letter, of this pipeline and key; without it `NothingToReplay` is raised.
         """
         self._store = store
         self._codec = codec
@@ -91,6 +94,7 @@ class DeadLetters:
         self._gone = gone
         self._make_good = make_good
         self._fits = fits
+        self._nothing = nothing
 
     def _repr_html_(self) -> str:
         from outlast.display.page import groups_page
@@ -217,7 +221,7 @@ class DeadLetters:
         if rows is None:
             raise ConfigurationError(
                 f"expected the dead letter of a row of a flow's step, got: {letter.id[:12]}, of {letter.pipeline}. "
-                "Replay it, or archive it if its work was done by hand."
+                f"{_ways_without_resolve(letter)}"
             )
         _refuse_closed([letter])
         lease = self._store().run_lease(rows[0].number)
@@ -293,8 +297,9 @@ class DeadLetters:
         succeeds. Letters that are edited, archived or replayed by somebody else meanwhile are left out. The set is what
         is open now: it does not grow. Outputs go to the sink of the run that a letter comes from, and its counts change
         with them; `sink` sends all of them elsewhere, unless it is the `Sink` of such a run, given again. The same
-        `run_key` goes on with the same replay. With `check`, what `RunResult.raise_for_status` raises is raised.
-        `watch` is called with a `RunView` a few times a second.
+        `run_key` goes on with the same replay. If no open letter fits, the result is `completed`, has no id and counts
+        nothing; TemporaryFailure if another replay is at work on those that fit. With `check`, what
+        `RunResult.raise_for_status` raises is raised. `watch` is called with a `RunView` a few times a second.
 
         Letters of jobs put those back into the queue, with fresh attempts and the payload that an edit has given them:
         they keep their ids, and workers do them. What that came to is a `ReplayedJobs`. With a `canary` it waits until
@@ -307,7 +312,40 @@ class DeadLetters:
         wrong = Check()
         wrong.watch(watch)
         wrong.raise_if_any()
+        try:
+            return self._replayed(
+                store,
+                ids,
+                where,
+                canary=canary,
+                from_start=from_start,
+                sink=sink,
+                run_key=run_key,
+                check=check,
+                watch=watch,
+            )
+        except NothingToReplay:
+            if self._nothing is None:
+                raise
+        taken = checked(where, without=("status",)) | {"status": "replaying"}
+        if ids is None and (busy := len(store.letter_owners(**taken))):
+            message = f"Another process replays {counted(busy, 'dead letter')} that this replay was to take. Try again when that has ended."
+            raise TemporaryFailure(message)
+        return self._nothing(where.get("pipeline") or "", run_key or "")
 
+    def _replayed(
+        self,
+        store: Store,
+        ids: Sequence[str] | None,
+        where: LetterFilter,
+        *,
+        canary: int | None,
+        from_start: bool,
+        sink: Any,
+        run_key: str | None,
+        check: bool,
+        watch: Any,
+    ) -> Any:
         if run_key is None and (jobs := keep_trying(lambda: self._jobs(store, ids, where), "the store", unclear=False)):
             _only_for_runs(sink=sink, run_key=run_key, watch=watch)
             chosen_jobs = dict(jobs)
@@ -546,8 +584,26 @@ _AFTER = {
 }
 
 
+def _after(row: DeadLetterRow) -> str:
+    settled = row.metadata.get("settled")
+    by_hand = isinstance(settled, dict) and settled.get("as") == "done"
+    return "It was settled by hand." if by_hand and row.status == "resolved" else _AFTER[row.status]
+
+
+def _ways_without_resolve(letter: DeadLetterRow) -> str:
+    """What does the work of a letter that is not of a row."""
+    if letter.kind == "step" and letter.stop_reason == "ambiguous":
+        return f"Look first whether it was done. If it was not: outlast resume {letter.item_key} --from-step {letter.stage}."
+    if letter.kind == "step":
+        return f"Once the cause is gone, resume its run, in a shell with outlast resume {letter.item_key}."
+    if letter.kind == "compensation":
+        again = "jobs compensate" if letter.run is None else "resume"
+        return f"Once the cause is gone: outlast {again} {letter.item_key}. Archive it if its work was undone by hand."
+    return "Replay it, or archive it if its work was done by hand."
+
+
 def _refuse_closed(rows: Sequence[DeadLetterRow]) -> None:
-    closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
+    closed = [f"{row.id} is {row.status}. {_after(row)}" for row in rows if row.status != "open"]
     if closed:
         raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
 

@@ -10,15 +10,16 @@ value back as it was, else JSON as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import PermanentFailure
-from outlast.store.codec import Lost, Unstorable
+from outlast.store.codec import Lost, Unstorable, texts_in
 from outlast.store.flows import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from outlast.store.codec import Codec
 
@@ -89,31 +90,43 @@ def keep(outputs: Mapping[str, Any], codec: Codec, step: str, secret: Mapping[st
 
 
 def _refuse_secrets(outputs: Mapping[str, Any], secret: Mapping[str, Any], step: str) -> None:
-    known = {text: name for name, value in secret.items() for text in _texts(value) if len(text) >= SHORTEST_SECRET}
+    known = {text: param for param, value in secret.items() for text in _secret_texts(value)}
     if not known:
         return
     for output, value in outputs.items():
-        for text in _texts(value):
-            if param := next((name for one, name in known.items() if one in text), None):
-                message = (
-                    f"expected the output {output} of {step} to have no sensitive parameter in it, got: the value of {param}. "
-                    "Outputs are stored and shown as they are: leave it out of what the step puts out."
-                )
-                raise PermanentFailure(message, error_class="validation_error")
+        if (param := _param_in(texts_in(output), known)) is not None:
+            raise _has_secret("the name of every output", step, param)
+        try:
+            param = _param_in(texts_in(value), known)
+        except _UNFIT as wrong:
+            raise _refused(step, output, wrong) from None
+        if param is not None:
+            raise _has_secret(f"the output {output}", step, param)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, names too."""
-    waiting, seen = [value], set[int]()
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, bytes | bytearray):
-            yield one.decode(errors="surrogateescape")
-        elif isinstance(one, Mapping | list | tuple) and id(one) not in seen:
-            seen.add(id(one))  # one may hold itself, which is refused later
-            waiting += (*one, *one.values()) if isinstance(one, Mapping) else one
+def _secret_texts(value: Any) -> Iterator[str]:
+    """The texts and numbers in the value of a sensitive parameter, also as a path has them."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _secret_texts(one)
+    elif value is not None and not isinstance(value, bool):
+        text = str(value)
+        yield from (one for one in (text, str(PurePosixPath(text))) if len(one) >= SHORTEST_SECRET)
+
+
+def _param_in(texts: Iterable[str], known: Mapping[str, str]) -> str | None:
+    """The first parameter whose value is in one of these texts."""
+    return next((param for text in texts for one, param in known.items() if one in text), None)
+
+
+def _has_secret(what: str, step: str, param: str) -> PermanentFailure:
+    message = (
+        f"expected {what} of {step} to have no sensitive parameter in it, got: the value of {param}. "
+        "Outputs are stored and shown as they are: leave it out of what the step puts out."
+    )
+    return PermanentFailure(message, error_class="validation_error")
 
 
 def _refused(step: str, name: str, wrong: BaseException) -> PermanentFailure:

@@ -202,6 +202,7 @@ class Home:
             gone=certainly_dead,
             make_good=self._make_good,
             fits=self._fits,
+            nothing=self._nothing_replayed,
         )
 
     def add_pipeline(self, pipeline: Replayable) -> None:
@@ -222,6 +223,25 @@ class Home:
         from outlast.pipeline.replays import make_good
 
         make_good(self.store, sink)
+
+    def _nothing_replayed(self, pipeline: str, run_key: str) -> Any:
+        """The result of a replay that found no open dead letter: no run was made, so it has no id."""
+        from outlast.pipeline.results import Counts, RunResult
+
+        result: RunResult[Any] = RunResult(
+            id="",
+            run_key=run_key,
+            pipeline=pipeline,
+            status="completed",
+            outcome="success",
+            reason=None,
+            why="there was nothing to replay: no open dead letter fits",
+            counts=Counts(source_exhausted=True),
+            _kind="replay",
+            _store=lambda: self.store,
+            _decode=self.codec.decode,
+        )
+        return result
 
     def _replay(self, name: str, ids: Sequence[str], /, **how: Any) -> Any:
         pipeline = self._pipelines.get(name)

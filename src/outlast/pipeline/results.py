@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, 
 from outlast.calls.state import mark_exhausted
 from outlast.deadletters import as_groups
 from outlast.deciding import REASONS
+from outlast.errors import ConfigurationError
 from outlast.kernel.redact import error_text
 from outlast.kernel.wording import counted, duration
 from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunIncomplete, RunInterrupted, mark_with_result
@@ -93,7 +94,10 @@ class ItemResult(Generic[Out_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunResult(Generic[Out_co]):
-    """What a run came to. `outputs`, `items` and `groups` are read from the store when they are asked for."""
+    """
+    What a run came to. `outputs`, `items`, `errors` and `groups` are read from the store when they are asked for; a result
+    that was pickled raises ConfigurationError instead.
+    """
 
     id: str
     run_key: str
@@ -137,9 +141,9 @@ class RunResult(Generic[Out_co]):
     @property
     def groups(self) -> FailureGroups:
         """What is still failed of this run by fingerprint, the largest group first: not what a replay has mended."""
-        store = None if self._store is None else self._store()
-        run = None if store is None else store.run(self.id)
-        if store is None or run is None:
+        store = self._reach()[0]
+        run = store.run(self.id)
+        if run is None:
             return as_groups([])
         # What a replay has not mended is open in the run it comes from.
         open_here = run.kind == "run" and run.counts.dlq
@@ -148,22 +152,20 @@ class RunResult(Generic[Out_co]):
 
     def outputs(self) -> Iterator[Out_co]:
         """What the items became, in the order of the source; only of a run without a sink, which has them instead."""
-        if self._store is None or self._decode is None:
-            return
-        for output in self._store().outputs(self._number):
-            yield self._decode(output)
+        store, decode = self._reach()
+        for output in store.outputs(self._number):
+            yield decode(output)
 
     def items(self, *, status: str | None = None) -> Iterator[ItemResult[Out_co]]:
         """Every item that has ended, in the order of the source."""
-        if self._store is None or self._decode is None:
-            return
+        store, decode = self._reach()
         after: int | None = None
-        while rows := self._store().items(self._number, status=status, after=after, limit=500):  # type: ignore[arg-type]
+        while rows := store.items(self._number, status=status, after=after, limit=500):  # type: ignore[arg-type]
             for row in rows:
                 yield ItemResult(
                     key=row.key,
                     status=row.status,
-                    value=self._decode(row.output) if row.output is not None and row.status == "succeeded" else None,
+                    value=decode(row.output) if row.output is not None and row.status == "succeeded" else None,
                     error=row.reason,
                     attempts=row.attempts,
                     stop_reason=row.stop_reason,
@@ -174,9 +176,19 @@ class RunResult(Generic[Out_co]):
 
     def errors(self) -> Iterator[ErrorLine]:
         """Every error of every item that failed, in the order of the source."""
+        store, decode = self._reach()
+        return error_lines(store, self.id, decode)
+
+    def _reach(self) -> tuple[Store, Callable[[bytes], Any]]:
+        """The store of this run, and what reads its values. A result from another process has neither."""
         if self._store is None or self._decode is None:
-            return iter(())
-        return error_lines(self._store(), self.id, self._decode)
+            message = (
+                f"The result of run {self.run_key!r} of {self.pipeline} came from another process: it has counts, and cannot read the store. "
+                f"Read outputs, items, errors and groups where the run was made, and send them. "
+                f"In a shell: outlast runs show {self.id[:12]}."
+            )
+            raise ConfigurationError(message)
+        return self._store(), self._decode
 
     def write_errors(self, path: str | Path, *, reveal: bool = False) -> int:
         """

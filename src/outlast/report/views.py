@@ -27,6 +27,7 @@ from outlast.work.leases import certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from outlast.breaker import CircuitBreaker
     from outlast.deadletters import DeadLetter
@@ -236,6 +237,26 @@ class Views:
         while page := self._store.events(run.id, _COMMAND, after=after):
             last, after = dict(page[-1].data), page[-1].number
         return last
+
+    def replayed_and_open(self, run: RunRecord) -> set[str]:
+        """The dead letters that a replay had on its list and that are open now."""
+        listed = {letter for _, letter in self._store.replay_list(run.number, unfinished=False)}
+        return listed & self._open(pipeline=run.pipeline)
+
+    def marks_of(self, pipeline: str, letters: AbstractSet[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Of these marks those that leave out none of these letters: one that fails again may have another group, stage,
+        text and age than before.
+        """
+        marks = dict(given)
+        for name in ("group", "text", "stage", "older_than_days"):
+            if letters <= self._open(**({"pipeline": pipeline} | marks)):
+                break
+            marks.pop(name, None)
+        return marks
+
+    def _open(self, **where: Any) -> set[str]:
+        return {id_ for id_, _, _ in self._store.letter_owners(**where, status="open")}
 
     def note_command(self, run_id: str, command: Mapping[str, Any]) -> None:
         """Keep how a run was started."""

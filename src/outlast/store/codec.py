@@ -335,6 +335,29 @@ class _Writer:
         return marked
 
 
+def texts_in(value: object) -> Iterator[str]:
+    """
+    Every text that `Codec.keep` would store of this value, readable: names, numbers, and what is in bytes and arrays too.
+    Raises what `keep` raises.
+    """
+    waiting: list[Any] = [_Writer(whole=True).of(value)]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            name = one.get("$type")
+            if name in _IN_BASE64:
+                waiting.append(base64.b64decode(one["d"]).decode(errors="surrogateescape"))
+            if name in _FOREIGN:
+                waiting.append(_Writer().of(_foreign_back(name, one["d"], plainly=True)))
+            elif name == "windows_path":
+                waiting.append(one["d"].replace("\\", "/"))
+            waiting += (*one, *one.values())
+        elif isinstance(one, list):
+            waiting += one
+        else:
+            yield str(one)
+
+
 def _marked(name: str, data: object, **more: object) -> dict[str, object]:
     return {"$type": name, "d": data, **more}
 
@@ -378,6 +401,7 @@ _TEXTS: dict[type, str] = {
     PurePosixPath: "posix_path",
     PureWindowsPath: "windows_path",
 }
+_IN_BASE64 = frozenset({"bytes", "bytearray", "ndarray"})
 _TO: dict[type, Callable[[Any], dict[str, object]]] = {
     bytes: lambda value: _marked("bytes", _text(value)),
     bytearray: lambda value: _marked("bytearray", _text(value)),

@@ -107,6 +107,25 @@ def test_a_function_that_a_module_of_the_project_has_imported_is_one_of_elsewher
     assert failure_of("python", {"call": f"{more}:say", "args": {"obj": 1}}, allowed)[0] == "code_error"  # a text
 
 
+def test_what_an_allowed_module_has_imported_is_not_allowed_with_it(root, tmp_path_factory, monkeypatch):
+    """The module in which a function was written counts: it is allowed itself, or of the project."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.syspath_prepend(elsewhere)
+    name = f"m_{root.name.replace('-', '_')}"
+    (elsewhere / f"{name}.py").write_text(
+        "from os import *\nfrom json import dumps as say\nfrom random import random\ndef own(): return {'n': 1}\n"
+    )
+    allowed = a_context(root, allowed=(name,))
+    for call, home in (("system", "posix"), ("say", "json"), ("random", "random")):
+        kind, said, _ = failure_of("python", {"call": f"{name}:{call}"}, allowed)
+        assert (call, kind, f"OUTLAST_ALLOW={home}" in said) == (call, "permission_denied", True)
+    assert outputs_of("python", {"call": f"{name}:own"}, allowed) == {"n": 1}
+    for call in ("say", "random"):
+        kind, _, _ = failure_of("python", {"call": f"{name}:{call}"}, a_context(root, allowed=(name, "json", "random")))
+        assert (call, kind) != (call, "permission_denied")
+    assert failure_of("python", {"call": "random:random"}, a_context(root, allowed=("random",)))[0] == "code_error"
+
+
 @table(
     ("allowed", "refused"),
     [("email", False), ("email.utils", False), ("ema", True), ("email.util", True), ("utils", True)],
