@@ -242,6 +242,27 @@ def test_a_flow_is_no_failed_job_although_its_run_ended_a_little_before(store):
     assert sorted(firing(store, "dead_letters_old=off", at_us=at - 2 * hour)) == ["run_failed:trip"]
 
 
+def test_the_newest_of_failed_jobs_is_the_one_that_failed_last(store):
+    """D-41: whichever was enqueued last; its queue and its error are told with its time."""
+    lease = worker(store)
+    first, second = enqueued(store, new(), new(queue="other"))
+    jobs = {job.id: job for job in (*claimed(store, lease), *claimed(store, lease, queue="other"))}
+    finished(store, lease, failed(jobs[second], "no answer"))
+    finished(store, lease, failed(jobs[first], "no money"))
+    at = now_us(store)
+    sql(
+        store,
+        "update outlast_jobs set ended = case when id = ? then ? else ? end where app = ?",
+        first,
+        at,
+        at - 5,
+        store.app,
+    )
+    found = firing(store)["job_failed:send"]
+    assert (found.value, found.since, found.facts["last"]) == (2, from_us(at - 5), from_us(at).isoformat())
+    assert [found.facts[name] for name in ("job", "queue", "error")] == [str(first), "mail", "no money"]
+
+
 def test_archived_letters_do_not_excuse_items_that_were_never_read(store):
     """D-41: a run that stopped in the middle still needs attention when its dead letters are archived."""
     whole, half = ran(store, "failed", "a", read=2, dlq=2), ran(store, "failed", "b", read=2, dlq=1, exhausted=False)

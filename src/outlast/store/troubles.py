@@ -437,9 +437,11 @@ class Troubles:
                 + ")"
             )
             sql = (
-                "select j.kind, n.times, n.first, n.last, j.queue, j.id, j.error, j.error_type, j.error_class from outlast_jobs j join "
-                "(select max(j.id) as id, count(*) as times, min(j.ended) as first, max(j.ended) as last from outlast_jobs j "
-                f"where {condition} group by j.kind) n on n.id = j.id order by j.kind"
+                "select kind, times, first, last, queue, id, error, error_type, error_class from "
+                "(select j.kind, j.queue, j.id, j.error, j.error_type, j.error_class, "
+                "count(*) over of_kind as times, min(j.ended) over of_kind as first, max(j.ended) over of_kind as last, "
+                "row_number() over (partition by j.kind order by j.ended desc, j.id desc) as place from outlast_jobs j "
+                f"where {condition} window of_kind as (partition by j.kind)) n where place = 1 order by kind"
             )
             known = acknowledged or {}
             among = f"and not (j.kind {self._database.among})"
