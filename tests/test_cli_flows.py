@@ -516,6 +516,8 @@ def test_a_job_whose_flow_lost_rows_is_requeued_or_compensated(losses):
     said = losses("jobs show 1").stderr
     assert "outlast jobs requeue 1" in said
     assert "To give it up, and roll back what it has done: outlast jobs compensate 1" in said
+    refused = losses("jobs compensate 1 --reason late")
+    assert (refused.returncode, "expected no --reason with job 1, which runs a flow" in refused.stderr) == (2, True)
     assert losses("jobs compensate 1").returncode == 0
     said = losses("jobs show 1").stderr
     assert ("requeue" in said, "compensate" in said) == (False, False)

@@ -848,6 +848,8 @@ def compensate_jobs(
         owner = views.app
         if flows and len(ids) > 1:
             refuse("expected one job at a time where it is that of a flow, which is rolled back here.")
+        if flows and reason:
+            refuse(f"expected no --reason with job {ids[0]}, which runs a flow: the cancellation of a run stores none.")
     if flows:
         from outlast.cli.flows import Wishes, cancel_flow
 
