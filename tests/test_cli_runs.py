@@ -20,6 +20,7 @@ import forked
 import outlast
 from forked import Forked
 from outlast.cli.running import exit_code
+from outlast.pipeline.lease import let_go, take
 from outlast.store import open_store
 from sharing import Process
 from shells import Shell
@@ -884,6 +885,46 @@ def test_what_is_advised_after_a_replay_that_failed_differently_finds_what_is_op
     done = shell(command)
     assert (done.returncode, "6 items read   6 succeeded" in done.stdout) == (0, True), done.stderr
     assert shell("dlq list").stdout == "No dead letters.\n"
+
+
+def test_a_dry_run_refuses_what_a_resume_refuses(shell):
+    """S3-21: with the same words and exit code; where the resume would begin, it says what that does, and changes nothing."""
+    shell.write(*["good"] * 3, "bad", *["good"] * 4)
+    shell("run app.py:reviews --input in.jsonl --run-key today --item-key id --on-item-error stop")
+    source = shell.folder.joinpath("in.jsonl").read_text()
+
+    def refused(code):
+        dry, real = shell("resume today --dry-run"), shell("resume today")
+        assert (dry.returncode, dry.stderr, dry.stdout) == (
+            real.returncode,
+            real.stderr,
+            real.stdout,
+        )
+        assert dry.returncode == code
+
+    before = shell.json("runs show today")
+    would = shell("resume today --dry-run")
+    assert (would.returncode, "Nothing was run: it would keep " in would.stdout) == (0, True)
+    assert shell.json("runs show today") == before
+    shell.folder.joinpath("in.jsonl").unlink()
+    refused(2)
+    shell.folder.joinpath("in.jsonl").write_text(source)
+    shell.folder.joinpath("app.py").write_text(APP.replace("label", "other"))
+    refused(2)
+    shell.folder.joinpath("app.py").unlink()
+    refused(2)
+    shell.folder.joinpath("app.py").write_text(APP)
+    store = open_store(f"sqlite:///{shell.folder}/.outlast/outlast.db", app="default")
+    (record,) = store.runs(limit=1)
+    lease = take(store, record)
+    dry, real = shell("resume today --dry-run"), shell("resume today")
+    assert (dry.returncode, dry.stderr) == (real.returncode, real.stderr)
+    assert dry.returncode == 1
+    assert "is busy" in dry.stderr
+    let_go(store, lease)
+    store.close()
+    assert shell("cancel today").returncode == 0
+    refused(2)
 
 
 def test_letters_that_are_named_and_done_are_not_advised_again(shell):

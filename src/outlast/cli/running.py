@@ -305,9 +305,6 @@ def resume(
         return
     if problems := refuse_options(f"{record.run_key}, a run over items", of_flows, _OF_FLOWS):
         refuse(*problems)
-    if dry_run:
-        _print_open_items(record, as_json=as_json)
-        return
     given: dict[str, Any] = {
         "target": target,
         "input": source or None,
@@ -340,7 +337,7 @@ def resume(
                 f"expected the folder in which the run was started to be there: {folder}. Name --target, --input and --output."
             )
         os.chdir(folder)
-    if replays:
+    if replays and not dry_run:
         which = {**command.get("replay", {}), "run_key": record.run_key}
         replay(
             command["target"],
@@ -355,12 +352,23 @@ def resume(
             **which,
         )
         return
-    problems = _wrong_input(command) + _wrong_output(command.get("output"))
+    problems = [] if replays else _wrong_input(command)
+    problems += _wrong_output(command.get("output"))
     pipeline = loaded(command["target"], PIPELINE, store, problems)
     if pipeline is not None and pipeline.name != record.pipeline:
         problems.append(f"expected the pipeline {record.pipeline!r}, but {command['target']} is {pipeline.name!r}.")
     if problems or pipeline is None:
         refuse(*problems)
+    if dry_run:
+        pipeline.check_resume(
+            run_key=record.run_key,
+            kind="replay" if replays else "run",
+            item_key=command.get("item_key"),
+            sink=_sink(command.get("output"), pipeline, record.run_key),
+            on_change=command.get("on_change") or "stop",
+        )
+        _print_open_items(record, as_json=as_json)
+        return
     _started(pipeline, command, progress=progress, strict=strict, store=store, as_json=as_json)
 
 

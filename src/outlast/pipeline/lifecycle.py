@@ -24,7 +24,7 @@ from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.identity import OtherCode, OtherKeys, changed, identity_of, in_doubt, other_code, refusal
 from outlast.pipeline.intake import Intake, in_thread_until
 from outlast.pipeline.keys import Ahead, NoKey, checked
-from outlast.pipeline.lease import let_go, take
+from outlast.pipeline.lease import let_go, take, taken
 from outlast.pipeline.logs import marked
 from outlast.pipeline.record.books import Accounting, counts_in_words, in_words
 from outlast.pipeline.record.writer import as_row
@@ -47,6 +47,7 @@ from outlast.store import StoreError
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
+from outlast.work.leases import certainly_dead
 from outlast.work.patience import keep_trying, terms
 from outlast.work.threads import in_thread
 
@@ -494,6 +495,22 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
     remember(record.id, plan.sink)
     here.get().ids.begin(f"{again.id}/{again.passes}")
     return again, lease, record
+
+
+def check_resume(plan: Plan) -> None:
+    """Raise what a resume of this run would before any of its work begins. Nothing is changed."""
+    store, sink = plan.home.store, open_sink(plan.sink)
+    try:
+        record = store.find_run(plan.name, plan.run_key or "")
+        if record is None:
+            return
+        _admit(plan, record, None if sink is None else sink.name, address_of(plan.sink), identity_of(plan, sink))
+        lease = store.run_lease(record.number, 0)
+        if lease is not None and not certainly_dead(lease.owner):
+            raise taken(record, lease)
+    finally:
+        if sink is not None:
+            close(sink)
 
 
 def _cancelled(plan: Plan, key: str) -> ConfigurationError:

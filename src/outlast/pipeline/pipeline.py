@@ -18,7 +18,7 @@ from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.parcel import contents, reduced
 from outlast.pipeline.drivers import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
-from outlast.pipeline.lifecycle import Run
+from outlast.pipeline.lifecycle import Run, check_resume
 from outlast.pipeline.plan import Plan, Tuning
 from outlast.pipeline.record.books import Bounds
 from outlast.pipeline.replays import Chosen, given_again, sink_of_replay
@@ -397,6 +397,15 @@ class Pipeline(Generic[In_contra, Out_co]):
             expected=lambda: len(ids),
         )
         return blocking(Run(plan, Chosen(ids, canary, home)))
+
+    def check_resume(
+        self, *, run_key: str, kind: Literal["run", "replay"], item_key: str | None, sink: Any, on_change: str
+    ) -> None:
+        """Raise what a resume of this run would before any of its work begins. Nothing is changed."""
+        if kind == "replay" and sink is None:
+            sink = sink_of_replay(self.app.store, self.name, run_key)
+        on_change = "keep" if kind == "replay" else on_change
+        check_resume(self._plan(run_key=run_key, kind=kind, item_key=item_key, sink=sink, on_change=on_change))
 
     # -- planning
 
