@@ -599,8 +599,19 @@ def test_a_pipeline_step_follows_the_rates_of_its_pipeline(project, sqlite_app, 
 # -- in a queue --------------------------------------------------------------------------------------------------------------
 
 
+def test_a_job_is_retried_for_one_open_row_although_most_are_bad(losses, sqlite_app):
+    """D-38: the largest group of errors is permanent, and the smaller one may pass."""
+    losses.on("bad 1", "bad 2", "away 4")
+    job = losses.load(bounds=", min_partial_rate: 0.4").enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+    ends = [(one.error_class, one.stop_reason) for one in job.history()]
+    assert ends == [("connection_refused", None)] * 3 + [("connection_refused", "incomplete")]
+    assert (losses.notes["one-4"], losses.notes["unbook"]) == (4, 0)
+
+
 def test_a_job_is_retried_for_open_rows_that_failed_transiently(losses, app):
-    """D-38: most rows are bad, one is away: the job uses its attempts, each runs the open rows, and nothing is undone."""
+    """D-38: one row is bad, one is away: the job uses its attempts, each runs the open rows, and nothing is undone."""
     losses.on("bad 2", "away 4")
     job = losses.load().enqueue(app=app, run_key="k")
     outlast.testing.work(app)
