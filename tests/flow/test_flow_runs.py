@@ -247,6 +247,32 @@ def test_independent_steps_run_at_the_same_time(project, app):
     assert project.load(BRANCHES).run(run_key="a", app=app).status == "completed"
 
 
+CROWD = """\
+import threading
+sixteenth = threading.Event()
+def work(n):
+    if n == 16:
+        sixteenth.set()
+    assert n in {0, 16} or sixteenth.wait(60)
+"""
+
+
+def test_sixteen_steps_run_at_a_time(project, sqlite_app):
+    """The step that follows the first one to end begins alone: as many as before are still running."""
+    project.functions(CROWD)
+    text = "name: crowd\nsteps:\n" + "".join(
+        f'  - {{id: s{n}, component: python, needs: [], config: {{call: "MODULE:work", args: {{n: {n}}}}}}}\n'
+        for n in range(40)
+    )
+    at_a_time = []
+
+    def watch(view):
+        at_a_time.append(sum(one.status == "running" for one in view.steps))
+
+    result = project.load(text).run(run_key="a", app=sqlite_app, watch=watch)
+    assert (result.status, max(at_a_time)) == ("completed", 16)
+
+
 SAGA = """\
 name: saga
 steps:
