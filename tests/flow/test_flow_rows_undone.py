@@ -607,13 +607,16 @@ def test_what_a_kill_has_left_half_undone_is_a_conflict_until_it_is_undone(kille
 
 @pytest.mark.parametrize("text", [PLAIN, HALF], ids=["plain", "row"])
 def test_what_three_kills_have_kept_from_being_undone_is_remembered(killed, text):
-    """C-20, C-21: it has failed for good, and what stands is done for others."""
+    """C-20, C-21: it has failed permanently, with a dead letter whatever the step has, and what stands is done for others."""
+    text = text.replace("    compensate:", "    dead_letter: false\n    compensate:")
     killed.write(text)
     for _ in range(3):
         killed.on("die undoing")
         assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
     code, document = killed("run pipeline.yaml --run-key k")
     assert (code, document["compensation"]) == (5, "failed")
+    letters = [(one.stage, one.stop_reason) for one in killed.app.dead_letters.find() if one.kind == "compensation"]
+    assert letters == [("each", "poison")]
     killed.write(text.partition("  - id: last")[0])
     assert killed("run pipeline.yaml --run-key other")[0] == 0
     assert killed.log == ["do 1", *["undo t1"] * 3]
