@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import threading
 
@@ -815,6 +816,21 @@ def panic(): raise Panic("at the disco")
     result = project.load(PANIC.replace("ISOLATION", isolation)).run(run_key="a", app=sqlite_app, check=False)
     assert (result.status, result["panic"].status, project.namespace().calls) == ("failed", "failed", ["first", "undo"])
     assert "raised Panic, which is no Exception" in result["panic"].error
+
+
+def test_another_thread_that_parses_python_fails_no_flow(steps, sqlite_app, monkeypatch):
+    """CPython 3.11 raises SystemError if two threads parse at a time: each of two jobs that load a flow does."""
+    real, raised = ast.parse, []
+
+    def parse(*args, **options):
+        if len(raised) < 3:
+            raised.append(SystemError("AST constructor recursion depth mismatch (before=75, after=219)"))
+            raise raised[-1]
+        return real(*args, **options)
+
+    monkeypatch.setattr(ast, "parse", parse)
+    assert steps.load(CHAIN).run(run_key="a", app=sqlite_app).status == "completed"
+    assert len(raised) == 3
 
 
 def test_a_watcher_that_fails_changes_nothing(steps, app):
