@@ -84,6 +84,33 @@ def test_another_key_is_other_work(shop, app):
     assert shop.namespace().calls == [5, 5]
 
 
+SHARED = """\
+name: NAME
+params: {amount: {type: integer, default: 5}}
+steps:
+  - id: first
+    component: python
+    config: {call: "MODULE:charge", args: {amount: "AMOUNT"}}
+    idempotency: {key: "AMOUNT"}ROWS
+  - id: second
+    component: python
+    config: {call: "MODULE:charge", args: {amount: "AMOUNT"}}
+    idempotency: {key: "AMOUNT"}ROWS
+"""
+
+
+@pytest.mark.parametrize(
+    ("amount", "rows"), [("${params.amount}", ""), ("${item}", "\n    for_each: {items: [5]}")], ids=["step", "rows"]
+)
+def test_a_key_belongs_to_one_step_of_one_pipeline(shop, sqlite_app, amount, rows):
+    """S0-17: the same text is another key in another step, and in another pipeline, also for the same work."""
+    for name in ("shop", "store"):
+        text = SHARED.replace("NAME", name).replace("AMOUNT", amount).replace("ROWS", rows)
+        result = shop.load(text).run(run_key=name, app=sqlite_app)
+        assert [step.status for step in result.steps] == ["succeeded"] * 2
+    assert shop.namespace().calls == [5] * 4
+
+
 def test_a_success_is_forgotten_after_its_time(shop, app):
     """S0-18: the time counts from the success; after it the work is done again."""
     with virtual_time() as time:

@@ -338,6 +338,30 @@ def test_rows_that_a_key_remembers_are_undone_after_a_second_kill(killed):
     assert max(times.values()) <= 2
 
 
+LAST_FAILS = '  - id: last\n    component: python\n    config: {call: "MODULE:fail"}\n'
+
+
+@pytest.mark.parametrize("how", ["a later step fails", "it is done again"])
+def test_rows_that_were_done_before_a_kill_are_undone_with_those_after_it(killed, how):
+    """C-20, C-21: a key remembers the rows of the first process, and they are this run's as much as those of the second."""
+    fails = how == "a later step fails"
+    killed.write(WITH_A_KEY + (LAST_FAILS if fails else ""))
+    killed.on("die")
+    assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
+    before = len(killed.log)
+    code, document = killed("run pipeline.yaml --run-key k")
+    assert (code, killed.log[:before], len(killed.log)) == (
+        1 if fails else 0,
+        [f"do {id_}" for id_ in range(4)],
+        2 * MANY if fails else MANY,
+    )
+    if not fails:
+        code, document = killed("run pipeline.yaml --run-key k --from-step each")
+        assert (code, killed.log[2 * MANY :]) == (0, [f"do {id_}" for id_ in range(MANY)])
+    assert sorted(killed.log[MANY : 2 * MANY]) == [f"undo t{id_}" for id_ in range(MANY)]
+    assert document["status"] == ("failed" if fails else "completed")
+
+
 def test_rows_of_which_nobody_knows_are_told(killed):
     """C-21: without a key, what has no end on record may have been done; it is neither undone nor kept from who reads."""
     killed.write(KILLED)
@@ -583,13 +607,16 @@ def test_what_a_kill_has_left_half_undone_is_a_conflict_until_it_is_undone(kille
 
 @pytest.mark.parametrize("text", [PLAIN, HALF], ids=["plain", "row"])
 def test_what_three_kills_have_kept_from_being_undone_is_remembered(killed, text):
-    """C-20, C-21: it has failed for good, and what stands is done for others."""
+    """C-20, C-21: it has failed permanently, with a dead letter whatever the step has, and what stands is done for others."""
+    text = text.replace("    compensate:", "    dead_letter: false\n    compensate:")
     killed.write(text)
     for _ in range(3):
         killed.on("die undoing")
         assert killed("run pipeline.yaml --run-key k") == (-signal.SIGKILL, None)
     code, document = killed("run pipeline.yaml --run-key k")
     assert (code, document["compensation"]) == (5, "failed")
+    letters = [(one.stage, one.stop_reason) for one in killed.app.dead_letters.find() if one.kind == "compensation"]
+    assert letters == [("each", "poison")]
     killed.write(text.partition("  - id: last")[0])
     assert killed("run pipeline.yaml --run-key other")[0] == 0
     assert killed.log == ["do 1", *["undo t1"] * 3]

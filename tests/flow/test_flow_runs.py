@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import threading
 
@@ -245,6 +246,32 @@ def test_independent_steps_run_at_the_same_time(project, app):
     """Both must be under way for either to end."""
     project.functions("import threading\nboth = threading.Barrier(2)\ndef meet():\n    both.wait(60)\n")
     assert project.load(BRANCHES).run(run_key="a", app=app).status == "completed"
+
+
+CROWD = """\
+import threading
+sixteenth = threading.Event()
+def work(n):
+    if n == 16:
+        sixteenth.set()
+    assert n in {0, 16} or sixteenth.wait(60)
+"""
+
+
+def test_sixteen_steps_run_at_a_time(project, sqlite_app):
+    """The step that follows the first one to end begins alone: as many as before are still running."""
+    project.functions(CROWD)
+    text = "name: crowd\nsteps:\n" + "".join(
+        f'  - {{id: s{n}, component: python, needs: [], config: {{call: "MODULE:work", args: {{n: {n}}}}}}}\n'
+        for n in range(40)
+    )
+    at_a_time = []
+
+    def watch(view):
+        at_a_time.append(sum(one.status == "running" for one in view.steps))
+
+    result = project.load(text).run(run_key="a", app=sqlite_app, watch=watch)
+    assert (result.status, max(at_a_time)) == ("completed", 16)
 
 
 SAGA = """\
@@ -530,6 +557,34 @@ steps:
     assert again["make"].outputs["plain"] == project.namespace().plain
 
 
+def test_large_tables_come_back_exactly(project, sqlite_app):
+    """D-23: with their columns in the order of each row, integers of any size, and true as no number."""
+    project.functions("""\
+many = range(20_000)
+turned = [{"id": n, "name": f"row {n}"} if n % 2 else {"name": f"row {n}", "id": n} for n in many]
+large = [{"id": 2**63 if n == 7 else n, "name": f"row {n}"} for n in many]
+least = [{"id": -(2**63) if n == 7 else n, "name": f"row {n}"} for n in many]
+mixed = [{"id": True if n == 7 else n, "name": f"row {n}"} for n in many]
+def make():
+    return {"turned": turned, "large": large, "least": least, "mixed": mixed}
+""")
+    text = "name: exact\nsteps:\n  - {id: make, component: python, config: {call: 'MODULE:make'}}\n"
+    outputs = project.load(text).run(run_key="a", app=sqlite_app)["make"].outputs
+    for name in ("turned", "large", "least", "mixed"):
+        expected = getattr(project.namespace(), name)
+        assert [[*map(repr, row.items())] for row in outputs[name]] == [[*map(repr, row.items())] for row in expected]
+
+
+def test_what_a_reader_changes_in_outputs_is_as_before_for_the_next_one(project, sqlite_app):
+    """D-23: a mapping, a list and a set are given to each reader anew."""
+    project.functions("def make():\n    return {'map': {'a': 1}, 'list': [1], 'set': {1}, 'bytes': bytearray(b'1')}\n")
+    text = "name: fresh\nsteps:\n  - {id: make, component: python, config: {call: 'MODULE:make'}}\n"
+    outputs = project.load(text).run(run_key="a", app=sqlite_app)["make"].outputs
+    for name in outputs:
+        outputs[name].clear()
+    assert dict(outputs) == {"map": {"a": 1}, "list": [1], "set": {1}, "bytes": bytearray(b"1")}
+
+
 def test_an_output_that_cannot_be_kept_fails_the_step(project, app):
     """A step is done only if what it has put out is on record; the message names the output and its type, and no value."""
     project.functions("def make():\n    return {'lock': __import__('threading').Lock()}\n")
@@ -579,6 +634,9 @@ steps:
   - id: print
     component: python
     config: {call: "MODULE:take", args: {name: "${steps.take.outputs.id}"}}
+  - id: copy
+    component: python
+    config: {call: "MODULE:take", args: {name: "${steps.print.outputs.id}"}}
   - id: apart
     component: python
     config: {call: "MODULE:take", args: {name: apart}}
@@ -589,14 +647,14 @@ steps:
 
 
 def test_what_was_made_of_something_undone_is_made_again(steps, app):
-    """A step that is done with the outputs of one that was undone is done again with the new ones; others stay."""
+    """A step that is done with the outputs of one that was undone is done again, and so is one that has those; others stay."""
     steps.load(STALE.replace("LAST", "broken")).run(run_key="a", app=app, check=False)
     result = steps.load(STALE.replace("LAST", "nothing")).run(run_key="a", app=app)
     assert steps.namespace().calls == [
-        *("take seat", "take seat-1", "take apart", "broken", "give seat-1"),
-        *("take seat", "take seat-2", "nothing"),
+        *("take seat", "take seat-1", "take seat-1-1", "take apart", "broken", "give seat-1"),
+        *("take seat", "take seat-2", "take seat-2-1", "nothing"),
     ]
-    assert result["print"].outputs["id"] == "seat-2-1"
+    assert (result["print"].outputs["id"], result["copy"].outputs["id"]) == ("seat-2-1", "seat-2-1-1")
 
 
 REDO = """\
@@ -627,6 +685,57 @@ def test_steps_that_are_done_again_are_undone_in_the_reverse_order(steps, app):
     calls.clear()
     assert steps.load(redo()).run(run_key="a", app=app, from_step="x").status == "completed"
     assert calls == ["give a-1", "give x-1", "take x", "take a", "nothing"]
+
+
+TABLE = """\
+times = []
+def make():
+    times.append("make")
+    return {"rows": [{"id": n, "name": f"row {n}"} for n in range(20_000)], "time": len(times)}
+def undo(time):
+    times.append(f"undo {time}")
+def look(rows, time):
+    return {"time": time}
+"""
+MADE_AGAIN = """\
+name: made_again
+steps:
+  - id: make
+    component: python
+    config: {call: "MODULE:make"}
+    compensate: {component: python, config: {call: "MODULE:undo", args: {time: "${steps.make.outputs.time}"}}}
+  - id: look
+    component: python
+    config: {call: "MODULE:look", args: {rows: "${steps.make.outputs.rows}", time: "${steps.make.outputs.time}"}}
+"""
+
+
+def test_what_a_step_puts_out_the_second_time_is_what_the_next_step_reads(project, sqlite_app):
+    """Undoing it has read the first outputs in the same pass, and a large table is not kept in memory."""
+    project.functions(TABLE)
+    flow = project.load(MADE_AGAIN)
+    assert flow.run(run_key="a", app=sqlite_app)["look"].outputs["time"] == 1
+    again = flow.run(run_key="a", app=sqlite_app, from_step="make")
+    assert (again["look"].outputs["time"], project.namespace().times) == (3, ["make", "undo 1", "make"])
+
+
+def test_from_step_needs_what_is_before_the_steps_before_it(steps, sqlite_app):
+    """A step that stands on one that was undone is done again with that, and not kept as what comes before."""
+    steps.load(STALE.replace("LAST", "broken")).run(run_key="a", app=sqlite_app, check=False)
+    with pytest.raises(outlast.ConfigurationError, match=r"everything before apart to be done .* got: take is not"):
+        steps.load(STALE.replace("LAST", "nothing")).run(run_key="a", app=sqlite_app, from_step="apart")
+
+
+def test_from_a_step_before_it_names_what_is_in_doubt_too(steps, sqlite_app):
+    """`from_step` does a step and all that need it again: one of those that may have been done was chosen with it."""
+    steps.functions(SENDING + "\ndef begin():\n    calls.append('begin')\n")
+    text = SEND.replace("steps:\n", 'steps:\n  - {id: begin, component: python, config: {call: "MODULE:begin"}}\n')
+    flow = steps.load(text.replace("HOW", "reset").replace("TIMES", "1"))
+    assert flow.run(run_key="a", app=sqlite_app, check=False).status == "failed"
+    with pytest.raises(outlast.ConfigurationError, match="Look first whether it was done"):
+        flow.run(run_key="a", app=sqlite_app)
+    done = flow.run(run_key="a", app=sqlite_app, from_step="begin")
+    assert (done.status, steps.namespace().calls) == ("completed", ["begin", "reset 1"] * 2)
 
 
 def test_a_failed_run_that_is_done_again_from_a_step_also_begins_its_new_round(steps, app):
@@ -707,6 +816,21 @@ def panic(): raise Panic("at the disco")
     result = project.load(PANIC.replace("ISOLATION", isolation)).run(run_key="a", app=sqlite_app, check=False)
     assert (result.status, result["panic"].status, project.namespace().calls) == ("failed", "failed", ["first", "undo"])
     assert "raised Panic, which is no Exception" in result["panic"].error
+
+
+def test_another_thread_that_parses_python_fails_no_flow(steps, sqlite_app, monkeypatch):
+    """CPython 3.11 raises SystemError if two threads parse at a time: each of two jobs that load a flow does."""
+    real, raised = ast.parse, []
+
+    def parse(*args, **options):
+        if len(raised) < 3:
+            raised.append(SystemError("AST constructor recursion depth mismatch (before=75, after=219)"))
+            raise raised[-1]
+        return real(*args, **options)
+
+    monkeypatch.setattr(ast, "parse", parse)
+    assert steps.load(CHAIN).run(run_key="a", app=sqlite_app).status == "completed"
+    assert len(raised) == 3
 
 
 def test_a_watcher_that_fails_changes_nothing(steps, app):

@@ -813,6 +813,102 @@ def undo(id, made):
     assert Counter(id_ for _, id_ in project.log("one")) == dict.fromkeys(range(6), 2)
 
 
+def test_rows_that_were_undone_in_any_of_three_tries_are_not_undone_again(project, sqlite_app):
+    """Each try has a run of its own; what the first of them has undone is known to the third."""
+    project.write(
+        DONE
+        + """
+def undo(id, made):
+    note("undo", id)
+    if id in (1, 2) and not there(f"undoable {id}"):
+        raise ValueError("stays")
+"""
+        + FAILS,
+        READ,
+        UNDONE,
+        LAST,
+    )
+    assert project.run(sqlite_app).compensation == "failed"
+    project.mend("undoable 1")
+    assert project.run(sqlite_app).compensation == "failed"
+    project.mend("undoable 2")
+    project.mend()
+    last = project.run(sqlite_app)
+    assert last.status == "completed", last.why
+    assert Counter(id_ for _, id_ in project.log("undo")) == {0: 1, 1: 2, 2: 3, 3: 1, 5: 1}
+
+
+@pytest.mark.parametrize("ends", ["succeeds", "is skipped"])
+def test_letters_of_rows_are_settled_by_the_round_that_knows_more(project, sqlite_app, ends):
+    """Also two rounds later: the one between them failed before it came to the rows."""
+    project.write(
+        """
+        import outlast
+        def gate():
+            if there("shut") and not there("mended"):
+                raise ValueError("shut")
+        def open_gate(): pass
+        def one(id):
+            if id == 2 and there("mended") and there("is skipped"):
+                raise outlast.Skip("a duplicate")
+            if id < 4 and not there("mended"):
+                raise ValueError("no")
+            return {"id": id}
+        """,
+        """
+  - id: gate
+    component: python
+    config: {call: "FNS:gate"}
+    compensate: {component: python, config: {call: "FNS:open_gate"}}
+""",
+        READ,
+        EACH,
+    )
+    project.mend(ends)
+    assert project.run(sqlite_app).status == "failed"
+    project.mend("shut")
+    assert project.run(sqlite_app)["each"].status == "skipped"
+    assert len([one for one in letters(sqlite_app, status="open") if one[0] == "item"]) == 4
+    project.mend()
+    assert project.run(sqlite_app).status == "completed"
+    found = [(one.item_key, one.status) for one in sqlite_app.store.letters() if one.kind == "item"]
+    assert sorted(found) == [(str(id_), "resolved") for id_ in range(4)]
+
+
+def test_rows_that_are_read_page_by_page_are_all_there(project, sqlite_app, monkeypatch):
+    """With pages of two: what is put out, carried over, settled and undone are the rows of every page."""
+    monkeypatch.setattr("outlast.flow.items._PAGE", 2)
+    monkeypatch.setattr("outlast.flow.record._PAGE", 2)
+    project.write(
+        """
+        def rows(): return {"rows": [{"id": n} for n in range(12)]}
+        def one(id):
+            note("one", id)
+            if id % 2 and not there("mended"):
+                raise ValueError("odd")
+            return {"made": id}
+        def undo(id, made): note("undo", id)
+        def last():
+            if not there("good"):
+                raise ValueError("last")
+        """,
+        READ,
+        UNDONE.replace("min_success_rate: 0.5", "min_partial_rate: 0.5"),
+        LAST,
+    )
+    first = project.run(sqlite_app)
+    assert (first.status, first.dead_letters) == ("partial_success", 6)
+    project.mend()
+    second = project.run(sqlite_app)
+    assert (second.status, second["each"].status) == ("failed", "compensated")
+    assert [one[0] for one in letters(sqlite_app, status="open")] == ["step"]
+    assert Counter(id_ for _, id_ in project.log("one")) == {n: 1 + n % 2 for n in range(12)}
+    assert Counter(id_ for _, id_ in project.log("undo")) == dict.fromkeys(range(12), 1)
+    project.mend("good")
+    third = project.run(sqlite_app)
+    assert [row["key"] for row in third["each"].outputs["rows"]] == [str(n) for n in range(12)]
+
+
 def test_undoing_that_was_killed_goes_on_where_it_was(project, app):
     """No row is forgotten, and none that is on record as undone is undone again."""
     project.write(

@@ -17,7 +17,7 @@ from forked import Forked
 from labor import Beside, laborer, outcomes, wait_until
 from outlast.alerts import evaluate, rules_from
 from outlast.alerts.reading import facts_of
-from outlast.kernel.clock import REAL
+from outlast.kernel.clock import REAL, roll_for
 from outlast.report.views import Views
 from outlast.store.troubles import RetryTotal
 from outlast.testing import capture_events, virtual_time
@@ -188,6 +188,49 @@ steps:
         ["failed", "failed", "succeeded"],
         ["pay"] * 3,
     )
+
+
+def test_a_decorrelated_wait_follows_the_one_before_it_in_the_queue(sqlite_app, trip):
+    """S0-10: the second wait is drawn from the first one, which another pass of the run has made."""
+    trip.plays(pay="reset reset ok")
+    given = {"max_attempts": 3, "initial_delay": 60.0, "max_delay": 36_000.0, "jitter": "decorrelated"}
+    policy = outlast.RetryPolicy(**given)
+    more = "{max_attempts: 3, initial_delay_ms: 60000, max_delay_ms: 36000000, jitter: decorrelated}"
+    trip.load(retry=more).enqueue(app=sqlite_app, run_key="monday")
+    with virtual_time():
+        outlast.testing.work(sqlite_app)
+    run = trip.run(sqlite_app, "monday")
+    rows = [row for row in sqlite_app.store.step_attempts(run.number) if row.step == "pay"]
+    first = policy.delay(1, roll_for(run.id, 1, "pay", "do", 1))
+    second = policy.delay(2, roll_for(run.id, 1, "pay", "do", 2), previous=first)
+    for row, wait in zip(rows, (first, second), strict=False):
+        assert wait - 0.01 <= (row.next_run_us - row.started_us - row.took_us) / 1e6 < wait + 10
+
+
+def test_a_compensation_is_announced_once_however_often_it_is_tried(sqlite_app, trip):
+    """Its second attempt is made in another pass of the run, for the queue waits for it."""
+    trip.plays(pay="value", unbook="reset ok")
+    undo = "retry: {max_attempts: 2, initial_delay_ms: 60000, max_delay_ms: 60000, jitter: 0}"
+    trip.load(undo=undo).enqueue(app=sqlite_app, run_key="monday")
+    with virtual_time(), capture_events() as events:
+        outlast.testing.work(sqlite_app)
+    assert trip.notes == ["book", "pay", "unbook", "unbook"]
+    assert [event.name for event in events if event.name.startswith("compensation")] == [
+        *("compensation_triggered", "compensation_completed"),
+    ]
+
+
+def test_a_compensation_that_fails_in_a_job_is_a_dead_letter(sqlite_app, trip):
+    """C-21: beside that of the job, also where the step has none, for somebody has to undo it by hand."""
+    trip.plays(pay="value", unbook="value")
+    text = TRIP.replace(
+        "    idempotent: true\n    compensate", "    idempotent: true\n    dead_letter: false\n    compensate"
+    )
+    trip.load(text=text).enqueue(app=sqlite_app, run_key="monday")
+    outlast.testing.work(sqlite_app)
+    letters = {letter.kind: letter for letter in sqlite_app.dead_letters.find()}
+    assert set(letters) == {"job", "compensation"}
+    assert (letters["compensation"].stage, letters["compensation"].error_class) == ("book", "data_error")
 
 
 def test_a_permanent_error_is_undone_at_once(app, trip):

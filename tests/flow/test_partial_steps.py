@@ -601,8 +601,19 @@ def test_a_pipeline_step_follows_the_rates_of_its_pipeline(project, sqlite_app, 
 # -- in a queue --------------------------------------------------------------------------------------------------------------
 
 
+def test_a_job_is_retried_for_one_open_row_although_most_are_bad(losses, sqlite_app):
+    """D-38: the largest group of errors is permanent, and the smaller one may pass."""
+    losses.on("bad 1", "bad 2", "away 4")
+    job = losses.load(bounds=", min_partial_rate: 0.4").enqueue(app=sqlite_app, run_key="k")
+    with outlast.testing.virtual_time():
+        outlast.testing.work(sqlite_app)
+    ends = [(one.error_class, one.stop_reason) for one in job.history()]
+    assert ends == [("connection_refused", None)] * 3 + [("connection_refused", "incomplete")]
+    assert (losses.notes["one-4"], losses.notes["unbook"]) == (4, 0)
+
+
 def test_a_job_is_retried_for_open_rows_that_failed_transiently(losses, app):
-    """D-38: most rows are bad, one is away: the job uses its attempts, each runs the open rows, and nothing is undone."""
+    """D-38: one row is bad, one is away: the job uses its attempts, each runs the open rows, and nothing is undone."""
     losses.on("bad 2", "away 4")
     job = losses.load().enqueue(app=app, run_key="k")
     outlast.testing.work(app)
@@ -703,6 +714,31 @@ def test_rows_in_doubt_are_settled_by_hand(losses, app):
     assert (done.status, done["last"].outputs["made"]) == ("completed", [10, None, 30, 40, 50])
     assert (losses.notes["one-2"], losses.notes["one-4"], losses.notes["one-1"]) == (1, 2, 1)
     assert [*app.dead_letters.find()] == []
+
+
+def test_rows_in_doubt_are_counted_and_settled_on_every_page(losses, sqlite_app, monkeypatch):
+    """C-20: with pages of one, the refusal counts each row, and each answer of an operator is heard."""
+    monkeypatch.setattr("outlast.flow.record._PAGE", 1)
+    losses.on("lost 2", "lost 4")
+    flow = losses.load(each=ONCE)
+    flow.run(run_key="k", app=sqlite_app, check=False)
+    with pytest.raises(outlast.ConfigurationError, match="2 rows of each in the run 'k'"):
+        flow.run(run_key="k", app=sqlite_app)
+    losses.off("lost 2", "lost 4")
+    for key in ("2", "4"):
+        sqlite_app.dead_letters.resolve(letter_of(sqlite_app, key).id, done=True)
+    assert flow.run(run_key="k", app=sqlite_app).status == "completed"
+    assert (losses.notes["one-2"], losses.notes["one-4"]) == (1, 1)
+
+
+def test_a_dry_run_after_rows_were_undone_promises_all_of_them(losses, sqlite_app):
+    """C-21: rows that were done and undone are open as well, so nothing is said of the failed ones alone."""
+    losses.on("bad 1", "bad 2", "bad 3")
+    undo = '    compensate: {component: python, config: {call: "MODULE:undo", args: {id: "${item}"}}}\n'
+    flow = losses.load(each=EACH_OF + undo)
+    assert flow.run(run_key="k", app=sqlite_app, check=False).compensation == "completed"
+    why = flow.run(run_key="k", app=sqlite_app, dry_run=True).why
+    assert ("run book, each, last" in why, "open row" in why) == (True, False)
 
 
 def test_rows_in_doubt_that_were_settled_are_undone_accordingly(losses, sqlite_app):

@@ -205,6 +205,40 @@ def test_a_run_that_waits_for_its_job_has_not_given_up(app, trip):
     assert (step.id, step.stop_reason, step.attempts[0].next_run_at is not None) == ("pay", None, True)
 
 
+def test_a_step_that_its_limit_refuses_costs_the_job_no_attempt(app, trip):
+    """D-8: nothing was called. The job comes back when the limit has a place, as often as it takes."""
+    more = "    limit: {name: desk, rates: {calls: 1/10m}, max_wait_ms: 1000}\n"
+    text = "name: trip\nsteps:\n" + "".join(
+        f'  - id: {name}\n    component: python\n    needs: []\n    config: {{call: "MODULE:{name}"}}\n{more}'
+        for name in ("pay", "send")
+    )
+    handle = trip.load(text=text).enqueue(app=app, run_key="monday")
+    with virtual_time() as time:
+        outlast.testing.work(app)
+    assert (handle.status, handle.attempts, sorted(trip.notes)) == ("succeeded", 1, ["pay", "send"])
+    *snoozed, last = [(one.outcome, one.error_class) for one in handle.history()]
+    assert (set(snoozed), last) == ({("snoozed", None)}, ("succeeded", None))
+    assert 590 <= time.now < 1300
+
+
+def test_a_step_behind_an_open_circuit_costs_the_job_no_attempt(app, trip):
+    """D-8: the job waits until the circuit lets a call through, and has its other attempts then."""
+    trip.plays(pay="reset ok")
+    more = "circuit_breaker: {failure_threshold: 1, reset_timeout_s: 7200, half_open_requests: 1}"
+    text = f"""
+name: trip
+steps:
+  - {{id: pay, component: python, config: {{call: "MODULE:pay"}}, retry: {{max_attempts: 1}}, idempotent: true, {more}}}
+"""
+    handle = trip.load(text=text).enqueue(app=app, run_key="monday")
+    with virtual_time() as time:
+        outlast.testing.work(app)
+    assert (handle.status, handle.attempts, trip.notes) == ("succeeded", 2, ["pay", "pay"])
+    first, *snoozed, last = [one.outcome for one in handle.history()]
+    assert (first, set(snoozed), last) == ("failed", {"snoozed"}, "succeeded")
+    assert 7190 <= time.now < 11000
+
+
 ROWS = """
 name: batch
 params: {fails: {type: integer}}

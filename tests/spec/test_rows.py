@@ -180,11 +180,13 @@ def bounded(bounds: str) -> str:
     ],
 )
 def test_bounds_of_rows_are_policy(bounds: str, expected: tuple[float, float]):
-    """D-38: other bounds are no other work, and a lower bound of success takes the default of the other with it."""
-    step, plain = made(bounded(bounds))["locate"], made()["locate"]
+    """D-38: other bounds are no other work, and a lower bound of success takes the default of the other with it. It reads back the same."""
+    manifest = made(bounded(bounds))
+    step, plain = manifest["locate"], made()["locate"]
     assert (step.policy["min_success_rate"], step.policy["min_partial_rate"]) == expected
     assert step.work_fingerprint == plain.work_fingerprint
     assert (step.policy_fingerprint == plain.policy_fingerprint) == (expected == (1.0, 0.5))
+    assert Manifest.from_json(manifest.to_json()) == manifest
 
 
 @table(

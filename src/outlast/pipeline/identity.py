@@ -17,6 +17,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError
+from outlast.kernel.frames import parse_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +138,7 @@ def _written(fn: Any) -> str | None:
     if getattr(fn, "__name__", "<lambda>") == "<lambda>":  # its line has more than it
         return None
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(fn))).body[0]
+        tree = parse_python(textwrap.dedent(inspect.getsource(fn))).body[0]
     except (OSError, TypeError, SyntaxError, ValueError, IndexError, RecursionError):
         return None
     if not isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlast.errors import closest, is_misspelt
+from outlast.kernel.frames import parse_python
 from outlast.settings.checks import show
 from outlast.verdicts import class_by_name
 from outlast.verdicts.rules import TYPES
@@ -333,7 +334,7 @@ def _names_in(file: Path) -> frozenset[str] | None:
     try:
         if file.stat().st_size > _LARGEST:
             return frozenset("*")
-        tree = ast.parse(file.read_bytes())
+        tree = parse_python(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     except OSError:
