@@ -853,7 +853,7 @@ def test_a_letter_that_fails_in_another_way_tells_that_everywhere(app, tmp_path)
     assert [(one.stage, one.message) for one in first.groups] == [("press", "too hard")]
     report = outlast.report.of(first)
     assert [(one.stage, one.message) for one in report.letters] == [("press", "too hard")]
-    assert report.verdict.endswith("It failed at press with ValueError.")
+    assert report.verdict.endswith("1 failed in press: ValueError.")
     # What went before is kept, with the letter and with its export.
     (earlier,) = after.metadata["earlier_failures"]
     assert {

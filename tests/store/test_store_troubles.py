@@ -159,7 +159,7 @@ def test_what_could_not_be_undone_stays_until_somebody_has_seen_to_it(store):
         for number, status in enumerate(("open", "replaying", "resolved", "archived"))
     ]
     store.add_letters([*letters, letter(9)])
-    assert store.not_undone() == [NotUndone("trip", 2, START + 2, START + 3)]
+    assert store.not_undone() == [NotUndone("trip", 2, START + 2, START + 2)]
     assert [store.open_letter_beyond(most) for most in (0, 1, 2)] == [START + 2, START + 11, None]
 
 

@@ -331,15 +331,12 @@ def test_a_redirect_takes_no_body_to_another_host_or_port(public, status):
 def test_headers_that_repeat_the_login_are_not_stored():
     """A service may say the token, the password or another secret of the request once more: the rest is put out."""
     login = base64.b64encode(f"ann:{SECRET}".encode()).decode()
-    echo = {
-        "x-a": f"Bearer {SECRET}",
-        "x-b": f"Basic {login}",
-        "set-cookie": f"t={SECRET}; Path=/",
-        "x-own": "hunter2-own",
-        "x-c": "kept",
-    }
-    with Answers({"/a": (200, echo, b"ok")}) as server:
-        for fields in ({"token": SECRET}, {"user": "ann", "password": SECRET}):
+    others = {"set-cookie": f"t={SECRET}; Path=/", "x-own": "hunter2-own", "x-c": "kept"}
+    for sent, fields in (
+        (f"Bearer {SECRET}", {"token": SECRET}),
+        (f"Basic {login}", {"user": "ann", "password": SECRET}),
+    ):
+        with Answers({"/a": (200, {"x-a": sent, **others}, b"ok")}) as server:
             context = a_context(connection=here(server, **fields), hidden=("hunter2-own", SECRET))
             headers = call(here(server, **fields), context=context)["headers"]
             assert {name: one for name, one in headers.items() if name.startswith(("x-", "set"))} == {"x-c": "kept"}
