@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import forked
-from outlast.cli.commands import PLACES, command_line
+from outlast.cli.commands import PLACES, SECTIONS, command_line
 from outlast.store import open_store
 
 ROOT = Path(__file__).parent.parent
@@ -182,3 +183,14 @@ def test_ctrl_c_while_the_command_is_loading_leaves_no_traceback(tmp_path):
     (tmp_path / "rich" / "__init__.py").write_text("raise KeyboardInterrupt\n")
     done = outlast("classify", "503", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_help_has_every_command_in_one_section_in_few_words():
+    """Each command stands in the section of what it is for, with at most 11 words."""
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(PLACES)
+    printed = CliRunner().invoke(command_line(["--help"]), ["--help"]).stdout
+    for title, names in SECTIONS.items():
+        part = printed.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        rows = [line.split() for line in part.splitlines()]
+        assert [words[0] for words in rows] == [*names]
+        assert [words for words in rows if len(words) > 12] == []

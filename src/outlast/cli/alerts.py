@@ -31,7 +31,7 @@ alerts = typer.Typer(name="alerts", help="Report what needs attention.", no_args
 
 def metrics(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
     """
-    Print what is on record as metrics, in the text format of Prometheus. The store is asked now: nothing is stale.
+    Print stored counts as metrics for Prometheus. The store is read now, so nothing is stale.
     """
     from outlast.report.metrics import metrics_document, metrics_text
 

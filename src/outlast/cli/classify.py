@@ -34,7 +34,7 @@ def classify_errors(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say what Outlast makes of an error: category, error class, tier, and why.
+    Show how Outlast classifies an error, and why.
 
     Without an argument: every error class there is.
     """

@@ -12,16 +12,25 @@ from __future__ import annotations
 
 from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from outlast import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-# Where each command and each group of them is: the room, and its name there. The help lists them in this order.
+# How the help lists them.
+SECTIONS = {
+    "Run": ("run", "resume", "enqueue", "worker"),
+    "Inspect": ("runs", "jobs", "events", "metrics", "alerts", "classify"),
+    "Fix": ("dlq", "breaker", "pause", "cancel"),
+    "Flow files": ("validate", "compile", "explain", "diff", "schema", "components", "connections"),
+    "Operate": ("migrate",),
+}
+# Where each command and each group of them is: the module, and its name there.
 PLACES = {
     "run": ("running", "run"),
     "resume": ("running", "resume"),
@@ -48,11 +57,24 @@ PLACES = {
 }
 
 
+class Sections(TyperGroup):
+    """The commands in the help, by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a list for each section."""
+        for title, names in SECTIONS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(name, found.get_short_help_str(200)) for name, found in commands if found])
+
+
 def command_line(words: Sequence[str] = ()) -> typer.Typer:
     """All commands; for the words of a command line that asks for one, that one alone."""
     app = typer.Typer(
         name="outlast",
+        cls=Sections,
         help="Python pipelines that outlast failure.",
+        epilog="Example: outlast run app.py:reviews --input reviews.jsonl --run-key today",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

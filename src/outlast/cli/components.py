@@ -22,7 +22,7 @@ from outlast.settings.checks import show
 if TYPE_CHECKING:
     from outlast.components.describing import Component
 
-components = typer.Typer(name="components", help="Components of steps in pipeline files.", no_args_is_help=True)
+components = typer.Typer(name="components", help="List and describe the components of steps.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A component, such as files.reader.")]
 
 

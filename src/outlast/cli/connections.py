@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from outlast.spec.connections import Connection, Connections
 
-connections = typer.Typer(name="connections", help="Connections of pipeline files.", no_args_is_help=True)
+connections = typer.Typer(name="connections", help="List and check connections.", no_args_is_help=True)
 LIMIT = 2.0  # seconds for one connection
 
 

@@ -60,9 +60,7 @@ if TYPE_CHECKING:
     from outlast.report.jobs import Answer, JobView, ScheduleView
     from outlast.store.records import JobAttempt, JobRow, NewJob, QueueState, RunRecord, WorkerState
 
-jobs = typer.Typer(
-    name="jobs", help="Durable jobs: what is queued, every attempt, and what operators do.", no_args_is_help=True
-)
+jobs = typer.Typer(name="jobs", help="Show, requeue, cancel and compensate jobs; pause queues.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job, by its number.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Jobs, by their numbers.")]
@@ -142,7 +140,7 @@ def enqueue(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a job, or a pipeline file, into a queue. It is on disk when this command ends; a worker does the rest."""
+    """Enqueue a job or a flow. It is on disk when this command ends; a worker does the rest."""
     from outlast.cli.output import refuse_options
     from outlast.cli.targets import is_flow
 

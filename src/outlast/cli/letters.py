@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from outlast.report.views import Views
     from outlast.store.records import JobRow, RunRecord
 
-dlq = typer.Typer(
-    name="dlq", help="Dead letters: what failed for good, and how to send it again.", no_args_is_help=True
-)
+dlq = typer.Typer(name="dlq", help="Show, edit, replay and archive dead letters.", no_args_is_help=True)
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="Dead letters, by id or the beginning of one.")

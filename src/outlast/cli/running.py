@@ -136,7 +136,7 @@ def run(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline file, or a pipeline over items. Ctrl-C leaves a run that can be resumed, and says how."""
+    """Run a flow, or a pipeline over items. Ctrl-C leaves a run that you can resume."""
     problems: list[str] = []
     if on_item_error not in {None, "dlq", "collect", "stop"}:
         problems.append(f"expected --on-item-error to be dlq, collect or stop, got: {on_item_error!r}.")
@@ -257,7 +257,7 @@ def resume(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was interrupted, paused, or stopped: what is finished is not done again."""
+    """Continue a run. What is finished is not done again."""
     if on_change not in {None, "stop", "keep", "redo"}:
         refuse(f"expected --on-change to be stop, keep or redo, got: {on_change!r}.")
     with opened(store, app) as views:

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from outlast.report.views import Views
     from outlast.store.records import ItemStatus, RunRecord, RunStatus
 
-runs = typer.Typer(name="runs", help="Runs on record: their state, their items, every attempt.", no_args_is_help=True)
+runs = typer.Typer(name="runs", help="Show runs, their items, every attempt, and reports.", no_args_is_help=True)
 breaker = typer.Typer(
     name="breaker",
-    help="Circuit breakers: shared ones, those of processes and those of runs.",
+    help="Show, isolate and reset circuit breakers.",
     no_args_is_help=True,
 )
 
@@ -441,7 +441,7 @@ def _spool(run: RunRecord) -> str:
 def pause(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
-    """Ask a run to pause: it begins nothing new, finishes what is under way, and can be resumed."""
+    """Pause a run. It finishes what has begun, begins nothing new, and can be resumed."""
     with _run_or_job("pause", run, store) as found, opened(store, app) as views:
         record = views.run(run, pipeline)
         found.append(record)
@@ -475,7 +475,7 @@ def cancel(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a run to end for good. One that nobody is running is cancelled at once."""
+    """Cancel a run. One that no process runs is cancelled immediately."""
     of_flows = {
         "--compensate": compensate,
         "--param": param,
@@ -720,7 +720,7 @@ def events(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the events on record, the oldest first."""
+    """List stored events, the oldest first."""
     told = "" if name is None or run is not None else _kept_name(name, of_flow=None)
     seconds = None if window is None else seconds_of(window)
     if seconds is not None and (

@@ -22,7 +22,7 @@ def migrate(
     as_json: AsJson = False,
 ) -> None:
     """
-    Bring the store's tables up to date.
+    Upgrade the tables of a store.
 
     Every program does it by itself when it opens a store. This is for where programs may not change tables: run it once
     as the user who owns them, before the new programs start. Programs that have the store open go on.

@@ -104,7 +104,7 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """
-    Check pipeline files: every mistake at once, one line each.
+    Check flow files and report every mistake.
 
     A file is checked as it is and with each of its profiles, with --profile only with that one. Parameters that have no
     value yet are left open.
@@ -207,7 +207,7 @@ def compile_file(
     as_json: AsJson = False,
 ) -> None:
     """
-    Compile a pipeline file and print its plan: the graph, and the schedule of every step.
+    Compile a flow file and print its plan. That is the graph, and the schedule of every step.
     """
     from outlast.spec.connections import FILE as CONNECTIONS
 
@@ -316,7 +316,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say what happens when something fails: by a preset, or in a step of a pipeline file.
+    Explain what happens when a step or a preset fails.
 
     Without a step: the steps of the file. Without an argument: the presets that there are.
     """
@@ -427,7 +427,7 @@ def diff_files(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say in words what differs between two manifests or pipeline files: in the work, and in the policy.
+    Compare two flow files or manifests, in work and in policy.
 
     A file is compared with a manifest as it would run now: with the profile and the given parameters of the manifest, and
     with its own defaults and profiles.
@@ -561,7 +561,7 @@ def print_schema(
     ] = False,
 ) -> None:
     """
-    Print the JSON Schema of pipeline files, for editors: with every component that is installed.
+    Print the JSON Schema of flow files for editors. It has every component that is installed.
     """
     from outlast.spec.schema import connections_schema, json_schema
 

@@ -121,7 +121,7 @@ def worker(
     as_json: AsJson = False,
 ) -> None:
     """
-    Work on jobs. Ctrl-C or SIGTERM starts no more, lets those that run end, and gives the rest back; a second one does
+    Run jobs from the queues. Ctrl-C or SIGTERM starts no more, lets those that run end, and gives the rest back; a second one does
     not wait.
     """
     from outlast.cli.targets import app_wanted, is_flow, loaded
