@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
-	@echo "make demo     three thousand items outlast a misbehaving service"
+	@echo "make demo     three thousand items survive a misbehaving service and kill -9 (15 seconds)"
 	@echo "make report-worker  S3, a model and PostgreSQL fail by a script; 500 reports outlast it, as a flow and as jobs (3 minutes)"
 	@echo "make test     the whole suite, with lint and docs"
 	@echo "make servers  MariaDB, Redis, PgBouncer, Chromium and Azurite for the tests, where they are missing"

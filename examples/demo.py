@@ -1,18 +1,24 @@
 """
-A run over a few thousand items outlasts a misbehaving service. Run it: ``make demo``.
+A run over a few thousand items survives a misbehaving service and `kill -9`. Run it: ``make demo``.
 
-Reviews are parsed, labelled by an HTTP service on this machine, and stored by another one. The service means ill: it asks for patience in bursts,
-is down for a while, hangs up now and then, and does not understand some of the reviews. One pipeline takes it all, and at the end every item is
-accounted for: what failed for good is a dead letter, grouped by problem, and is sent again once the problem is mended.
+Reviews are parsed, labelled by an HTTP service on this machine, and stored by another one. The service refuses calls in bursts,
+is down for a while, hangs up now and then, and cannot read some of the reviews. The process of the run is killed at half, and the
+same command continues. At the end every item is accounted for. What failed is grouped by cause, fixed and replayed.
+
+The store and the report stay in ``.outlast-demo/`` and ``demo-report.html``, so that the printed commands find them.
 """
 
 from __future__ import annotations
 
 import http.client
+import inspect
 import json
+import os
 import random
+import shutil
+import signal
+import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -23,13 +29,16 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 import outlast
-from outlast.cli.printing import next_steps, print_run
+from outlast.cli.printing import print_run
 from outlast.cli.watch import watching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ITEMS = 3_000
+FOLDER = Path(".outlast-demo")
+STORE = f"sqlite:///{FOLDER}/outlast.db"
+REPORT = Path("demo-report.html")
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -37,13 +46,14 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Service(BaseHTTPRequestHandler):
-    """POST /label and POST /store, both in a bad mood."""
+    """POST /label and POST /store. Both misbehave."""
 
     protocol_version = "HTTP/1.1"
     began = time.monotonic()
     dice = random.Random(7)
-    mended = False
+    fixed = False
     calls = 0
+    stored = 0
     lock = threading.Lock()
 
     def do_POST(self) -> None:
@@ -57,12 +67,14 @@ class Service(BaseHTTPRequestHandler):
         elif self.path == "/label" and 5.0 < age < 5.6:
             self.answer(429, "too many requests", retry_after="1")
         elif roll < 0.01:
-            self.close_connection = True  # hangs up without a word
-        elif self.path == "/label" and "emoji" in review["text"] and not Service.mended:
+            self.close_connection = True  # hangs up without an answer
+        elif self.path == "/label" and "emoji" in review["text"] and not Service.fixed:
             self.answer(422, f"cannot read review {review['id']}: unknown characters")
         elif self.path == "/label":
             self.answer(200, "good" if len(review["text"]) % 2 else "bad")
         else:
+            with Service.lock:
+                Service.stored += 1
             self.answer(200, "stored")
 
     def answer(self, status: int, text: str, *, retry_after: str | None = None) -> None:
@@ -75,7 +87,7 @@ class Service(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """The demo tells its own story."""
+        """The demo prints its own lines."""
 
 
 class Busy(ThreadingHTTPServer):
@@ -83,7 +95,7 @@ class Busy(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, *_: Any) -> None:
-        """A client that went away is no news."""
+        """A client that goes away is expected."""
 
 
 class Refused(Exception):
@@ -118,12 +130,10 @@ class Client:
 
 # --- the pipeline ---
 
-port = 0
-
 
 @contextmanager
 def open_client() -> Iterator[Client]:
-    yield Client(port)
+    yield Client(int(os.environ["DEMO_PORT"]))
 
 
 guard = outlast.Guard(
@@ -161,75 +171,99 @@ def reviews(count: int) -> Iterator[dict[str, Any]]:
         yield {"id": f"no. {number}" if number % 300 == 11 else number, "text": text}
 
 
+def work() -> None:
+    """The process that runs the pipeline: it is killed at half, and started again."""
+    pipeline = outlast.Pipeline("reviews", parse, label, store, app=outlast.App("demo", store=STORE))
+    with watching("live" if sys.stderr.isatty() else "lines", lambda: ITEMS, of=pipeline) as watch:
+        pipeline.run(reviews(ITEMS), run_key="demo", item_key=by_id, sink=FOLDER / "labels.jsonl", watch=watch)
+
+
+def by_id(row: dict[str, Any]) -> str:
+    return str(row["id"])
+
+
 def main() -> None:
     """Run the demo."""
-    global port  # noqa: PLW0603 - where the service listens is known only now
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
     server = Busy(("127.0.0.1", 0), Service)
-    port = server.server_address[1]
+    os.environ["DEMO_PORT"] = str(server.server_address[1])
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory(prefix="outlast-demo-") as folder:
-        app = outlast.App("demo", store=f"sqlite:///{folder}/outlast.db")
-        try:
-            story(app, Path(folder))
-        finally:
-            app.store.close()
-            server.shutdown()
-            server.server_close()
+    try:
+        story()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
-def story(app: outlast.App, folder: Path) -> None:
-    pipeline = outlast.Pipeline("reviews", parse, label, store, app=app)
-    console.print(f"[bold]1. {ITEMS:,} reviews, three stages, and a service that is busy, down, and hangs up.[/]\n")
+def started() -> subprocess.Popen[bytes]:
+    """The run, in a process of its own."""
+    return subprocess.Popen([sys.executable, __file__, "work"])
+
+
+def headline(text: str) -> None:
+    console.print(f"\n[bold]{text}[/]\n")
+
+
+def story() -> None:
+    headline(f"1. {ITEMS:,} reviews, and a service that is busy, down, and hangs up. This is the pipeline:")
+    for part in (parse.fn, label.fn, store.fn):
+        console.print(f"{inspect.getsource(part)}", style="cyan", markup=False)
+    console.print('reviews = outlast.Pipeline("reviews", parse, label, store)\n', style="cyan", markup=False)
     Service.began = time.monotonic()
-    with watching("live" if sys.stderr.isatty() else "lines", lambda: ITEMS, of=pipeline) as watch:
-        run = pipeline.run(
-            reviews(ITEMS),
-            run_key="demo",
-            item_key=lambda row: str(row["id"]),
-            sink=folder / "labels.jsonl",
-            watch=watch,
-        )
-    show(app, run)
-    lines = len((folder / "labels.jsonl").read_text().splitlines())
+    with started() as first:
+        while Service.stored < ITEMS // 2 and first.poll() is None:
+            time.sleep(0.01)
+        first.send_signal(signal.SIGKILL)
+    console.print()  # below the display that was cut off
+    headline(f"2. kill -9 after {Service.stored:,} reviews were stored. The same command again:")
+    with started() as second:
+        second.wait()
+
+    app = outlast.App("demo", store=STORE)
+    (record,) = app.store.find_runs("demo")
+    print_run(record, (), why=record.why)
+    lines = len((FOLDER / "labels.jsonl").read_text().splitlines())
     console.print(
-        f"\n   The service was called {Service.calls:,} times; {lines:,} reviews came through, each of them once.\n"
+        f"\n   {lines:,} reviews are in the output, each once. The service was called {Service.calls:,} times."
     )
 
-    console.print(
-        "[bold]2. What failed is not lost: it waits, grouped by problem, with what the failing stage was given.[/]\n"
-    )
+    headline("3. What failed waits, grouped by cause:")
     groups = app.dead_letters.groups()
     for group in groups:
         console.print(
             f"   {group.count:>4} \N{MULTIPLICATION SIGN} [bold]{group.stage}[/]  {group.error_class}: {group.message}"
         )
     problem = next(group for group in groups if group.stage == "label")
-    letter = next(app.dead_letters.find(group=problem.id))
-    console.print(f"\n   One of them: item {letter.item_key}, {letter.attempts} attempt(s), payload {letter.payload}\n")
 
-    console.print("[bold]3. The service learns to read; its dead letters are sent again, 5 of them first.[/]\n")
-    Service.mended = True
-    again = app.dead_letters.replay(group=problem.id, canary=5)
-    console.print(
-        f"   {again.status}: {again.why}. They went on at the stage that had failed; nothing before it was paid again.\n"
-    )
-    console.print("[bold]4. The same run key does nothing twice.[/]\n")
+    headline(f"4. The service is fixed. Replaying its {problem.count} dead letters, 5 first:")
+    Service.fixed = True
+    pipeline = outlast.Pipeline("reviews", parse, label, store, app=app)
+    again = pipeline.app.dead_letters.replay(group=problem.id, canary=5)
+    console.print(f"   {again.status}: {again.why}. They continued at the stage that had failed.")
+
+    headline("5. The same command once more:")
     calls = Service.calls
-    same = pipeline.run(
-        reviews(ITEMS), run_key="demo", item_key=lambda row: str(row["id"]), sink=folder / "labels.jsonl"
-    )
-    console.print(
-        f"   {same.status}: {same.counts.succeeded:,} succeeded, and the service was called {Service.calls - calls} times."
-    )
+    with started() as third:
+        third.wait()
+    console.print(f"   The service was called {Service.calls - calls} times: nothing is done twice.")
 
-
-def show(app: outlast.App, run: outlast.RunResult[Any]) -> None:
-    record = app.store.run(run.id)
-    assert record is not None
-    print_run(record, run.groups, why=run.why)
-    for step in next_steps(record, run.groups, None):
-        console.print(f"   {step}", style="dim", markup=False)
+    headline("6. See it:")
+    at = f"--store {STORE}"
+    subprocess.run(
+        [sys.executable, "-m", "outlast", "runs", "report", "demo", "--html", str(REPORT), *at.split()],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    for what, command in (
+        ("Report", str(REPORT)),
+        ("Run", f"outlast runs show demo {at}"),
+        ("One item", f"outlast runs report demo --item 3 {at}"),
+        ("Dead letters", f"outlast dlq groups {at}"),
+    ):
+        console.print(f"   {what}: {command}", markup=False)
+    app.store.close()
 
 
 if __name__ == "__main__":
-    main()
+    work() if sys.argv[1:] == ["work"] else main()

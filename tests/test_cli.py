@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,22 +153,29 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     assert (done.returncode, done.stderr) == (2, "The command line needs an extra: pip install 'outlast[cli]'\n")
 
 
-def test_the_demo_tells_its_story():
+def test_the_demo_tells_its_story(tmp_path):
     """S3-01, S3-02, S3-03, S3-28: everything that goes wrong is survived, every item is accounted for, and what failed succeeds later."""
     demo = [sys.executable, str(ROOT / "examples" / "demo.py")]
     env = os.environ | {"NO_COLOR": "1", "COLUMNS": "160"}
-    done = subprocess.run(demo, capture_output=True, text=True, check=False, env=env, timeout=200)
+    done = subprocess.run(demo, capture_output=True, text=True, check=False, env=env, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     tells_its_story(done.stdout, done.stderr)
+    assert "outlast dlq list" in (tmp_path / "demo-report.html").read_text()
+    for line in done.stdout.splitlines():
+        command = line.partition(": outlast ")[2]
+        if command:
+            typed = [sys.executable, "-m", "outlast", *command.split()]
+            assert forked.run(typed, cwd=tmp_path).returncode == 0, command
 
 
 def tells_its_story(out, err):
+    assert re.search(r"kill -9 after 1,5\d\d reviews were stored", out)
     assert "3,000 items read   2,900 succeeded   50 skipped   50 dead letters" in out
-    assert "2,900 reviews came through, each of them once" in out
+    assert "2,900 reviews are in the output, each once" in out
     assert "40 \N{MULTIPLICATION SIGN} label  client_error: HTTP 422" in out
     assert "10 \N{MULTIPLICATION SIGN} parse  data_error" in out
     assert "completed: 40 of 40 items succeeded" in out
-    assert "2,940 succeeded, and the service was called 0 times" in out  # those that were mended have come home
+    assert "The service was called 0 times: nothing is done twice." in out
     assert "Traceback" not in err
 
 
