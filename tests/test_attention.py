@@ -219,6 +219,16 @@ def test_a_flow_whose_job_goes_on_is_not_reported(store, status):
     assert firing(store) == {}
 
 
+@pytest.mark.parametrize("status", ["failed", "partial_success", "interrupted"])
+def test_a_flow_whose_job_was_cancelled_is_reported_if_it_had_ended(store, status):
+    """D-41: a failed run is not handled by cancelling the job that would have continued it; an interrupted one has been ended."""
+    (job,) = enqueued(store, new())
+    ran(store, status, pipeline="trip", kind="flow", identity={"flow": {"job": {"id": str(job), "since": 1}}})
+    assert store.cancel_job(job)
+    rule = {"failed": ["run_failed:trip"], "partial_success": ["run_incomplete:trip"]}.get(status, [])
+    assert sorted(firing(store)) == rule
+
+
 def test_a_flow_that_failed_before_it_had_a_run_is_a_failed_job(store):
     """D-41: a job that is named by no run is reported as a job, and so is the job of a run that completed."""
     lease = worker(store)
@@ -487,6 +497,9 @@ def test_a_pipeline_with_a_threshold_of_its_own_is_not_part_of_the_total(store):
     assert counts("dead_letters=2", "dead_letters:a=3") == {}
     assert counts("dead_letters=1", "dead_letters:a=off") == {"dead_letters": (2, 1)}
     assert counts("dead_letters=off", "dead_letters:c=0") == {"dead_letters:c": (1, 0)}
+    sql(store, "update outlast_dead_letters set created = 1000000 where app = ? and pipeline = 'a'", store.app)
+    (alert,) = firing(store, "dead_letters=0", "dead_letters:a=off", "dead_letters_old=off").values()
+    assert alert.since > from_us(1_000_000)  # since one of those that count
 
 
 def test_the_folder_of_the_older_queue_is_looked_at(tmp_path, monkeypatch):

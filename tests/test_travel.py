@@ -257,6 +257,29 @@ def test_a_copy_of_a_pipeline_leaves_the_app_its_own():
     assert HERE._pipelines["travelling-local"] is local
 
 
+def test_a_job_that_was_sent_by_value_does_not_replace_the_declared_one(tmp_path):
+    """A worker runs what its own module declares; of two that were sent it takes the newer one."""
+    app = outlast.App("shop", store=f"sqlite:///{tmp_path}/shop.db")
+
+    def declared(say):
+        @app.job(name="send")
+        def send() -> str:
+            return say
+
+        return send
+
+    own = declared("own")
+    sent = cloudpickle.dumps(own)
+    assert app.kinds["send"] is own
+    cloudpickle.loads(sent)
+    assert app.kinds["send"] is own
+    del app.kinds["send"]
+    first = cloudpickle.loads(sent)
+    assert app.kinds["send"] is first
+    second = cloudpickle.loads(sent)
+    assert app.kinds["send"] is second
+
+
 def test_a_decorated_function_that_was_sent_hears_of_scopes_of_tests():
     """A copy by value reads what is turned off and scripted in the process that it runs in."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from job_rows import new
 from outlast.store import StoreUnanswered, StoreUnavailable, open_store, postgres
 from outlast.store.connections import without_hurry
 from outlast.store.database import LENT as PLACES
+from outlast.store.jobs import _refuse_to_repeat
 from outlast.verdicts import classify
 from servers.pgbouncer import PgBouncer
 from servers.postgres import Postgres
@@ -85,6 +87,17 @@ def test_an_enqueue_that_is_not_answered_says_so_and_is_not_repeated(server, imp
         assert "has sent nothing for 1.5 s" in str(silent.value)
         assert classify(silent.value).category == "unclear"
     assert len(list(app.jobs.find())) in {times, times + 1}
+
+
+@pytest.mark.parametrize(
+    ("keys", "raised"), [(("a", "b"), None), (("a", None), StoreUnanswered), ((None,), StoreUnanswered)]
+)
+def test_only_jobs_that_all_have_keys_may_be_repeated(keys, raised):
+    """One without a key would be there twice."""
+    error = StoreUnavailable("it did not answer", unanswered=True)
+    jobs = [new(key=key) for key in keys]
+    with contextlib.nullcontext() if raised is None else pytest.raises(raised, match="unique_key"):
+        _refuse_to_repeat(error, jobs)
 
 
 def test_an_enqueue_with_a_unique_key_may_be_repeated(server, impatient):
