@@ -716,6 +716,20 @@ def test_rows_in_doubt_are_settled_by_hand(losses, app):
     assert [*app.dead_letters.find()] == []
 
 
+def test_a_row_that_was_settled_as_done_stays_so_in_every_round(losses, sqlite_app):
+    """C-20: the round after the next does not take it for one that has changed, and calls it no more."""
+    losses.on("lost 2", "bad 4")
+    flow = losses.load(each=EACH_OF + "    idempotent: false\n")
+    flow.run(run_key="k", app=sqlite_app, check=False)
+    sqlite_app.dead_letters.resolve(letter_of(sqlite_app, "2").id, done=True)
+    losses.off("lost 2")
+    for _ in range(2):
+        assert flow.run(run_key="k", app=sqlite_app, check=False).status == "partial_success"
+    losses.off("bad 4")
+    assert flow.run(run_key="k", app=sqlite_app).status == "completed"
+    assert (losses.notes["one-2"], losses.notes["one-4"]) == (1, 4)
+
+
 def test_rows_in_doubt_are_counted_and_settled_on_every_page(losses, sqlite_app, monkeypatch):
     """C-20: with pages of one, the refusal counts each row, and each answer of an operator is heard."""
     monkeypatch.setattr("outlast.flow.record._PAGE", 1)
