@@ -392,6 +392,17 @@ def test_rows_that_were_skipped_count_for_no_bound(losses, sqlite_app, bounds, b
     assert (losses.notes["last"], losses.notes["unbook"]) == (expected == "completed", expected == "failed")
 
 
+def test_dead_letters_of_every_round_are_counted(losses, sqlite_app):
+    """D-38: a second round that loses rows tells of its own letters, as does who reads it from the store."""
+    losses.on("bad 2", "bad 4")
+    flow = losses.load()
+    flow.run(run_key="k", app=sqlite_app, check=False)
+    losses.off("bad 4")
+    result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result.dead_letters) == ("partial_success", 1)
+    assert as_it_is_stored(sqlite_app, flow).dead_letters == 1
+
+
 def test_bounds_that_are_changed_hold_for_a_resume(losses, sqlite_app):
     """D-38: they are policy and no other work, so the rows that succeeded stay."""
     losses.on("bad 2")
