@@ -940,6 +940,20 @@ def test_items_that_failed_without_a_dead_letter_run_again(project, app, output)
     assert record.spent == {"cents": 24}  # of all calls
 
 
+def test_items_of_a_step_that_was_undone_run_again(project, sqlite_app):
+    """D-38: what undid the step that failed undid all of its items, those that had succeeded as well."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    undo = '    compensate: {component: python, when: started, config: {call: "MODULE:undo_all"}}\n'
+    flow = project.load(BOOK + COLLECTS.replace("OUTPUT", "") + undo)
+    result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result.compensation, notes(project)["undo-all"]) == ("failed", "completed", 1)
+    (project.root / "bad").unlink()
+    done = flow.run(run_key="k", app=sqlite_app)
+    assert (done.status, done["items"].outputs["count"]) == ("completed", 10)
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [2] * 10
+
+
 @pytest.mark.parametrize("how", ["retry", "from_step"])
 def test_a_retry_of_a_step_that_collects_runs_its_open_items(project, sqlite_app, how):
     """D-38: an attempt of the step, and `from_step`, run what an earlier attempt left open."""
