@@ -682,6 +682,21 @@ def test_a_run_that_is_cancelled_before_its_job_waits_is_not_gone_on_with(app, t
     assert "its run 'monday' was cancelled" in handle.error
 
 
+def test_a_paused_run_goes_on_once_its_job_is_requeued(app, trip):
+    """Who pauses the run calls its job off, and who requeues that job wants the run to go on."""
+    trip.plays(pay="hold")
+    handle = trip.load().enqueue(app=app, run_key="monday")
+    with Beside(app):
+        wait_until(lambda: "pay" in trip.notes, "the step has begun")
+        assert app.store.request_end(trip.run(app, "monday").id, "pause")
+        trip.go("pay")
+        wait_until(lambda: handle.status == "cancelled", "it has ended")
+    assert trip.run(app, "monday").status == "paused"
+    app.jobs.requeue(handle.id)
+    outlast.testing.work(app)
+    assert (handle.status, trip.notes) == ("succeeded", ["book", "pay", "pay ends", "send"])
+
+
 def alerts(app):
     rules = rules_from((), [])
     return sorted(alert.id for alert in evaluate(facts_of(app.store, Views(app.store), rules), rules))

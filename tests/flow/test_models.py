@@ -229,6 +229,16 @@ def test_rows_are_asked_one_by_one_and_each_is_paid_once(app, reviews, server):
     assert spent == {"tokens": 34.0, "usd": pytest.approx(0.000164)}
 
 
+def test_a_row_whose_answer_is_lost_is_asked_again_with_its_key(sqlite_app, reviews, server):
+    """Also one that must not be done twice, because the service knows the second request by its key."""
+    (reviews.root / "in.jsonl").write_text('{"id": 1, "text": "review 1"}\n')
+    server.script(Fault(then="cut"))
+    with virtual_time():
+        result = reviews.load(ROWS + "    idempotent: false\n").run(run_key="a", app=sqlite_app, check=False)
+    assert result.status == "completed"
+    assert (len(server.asked), len({one.headers["idempotency-key"] for one in server.asked})) == (2, 1)
+
+
 def kept_503():
     return json.dumps({"error": {"message": "as asked", "type": None, "param": None, "code": None}})
 

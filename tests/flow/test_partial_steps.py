@@ -392,6 +392,17 @@ def test_rows_that_were_skipped_count_for_no_bound(losses, sqlite_app, bounds, b
     assert (losses.notes["last"], losses.notes["unbook"]) == (expected == "completed", expected == "failed")
 
 
+def test_dead_letters_of_every_round_are_counted(losses, sqlite_app):
+    """D-38: a second round that loses rows tells of its own letters, as does who reads it from the store."""
+    losses.on("bad 2", "bad 4")
+    flow = losses.load()
+    flow.run(run_key="k", app=sqlite_app, check=False)
+    losses.off("bad 4")
+    result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result.dead_letters) == ("partial_success", 1)
+    assert as_it_is_stored(sqlite_app, flow).dead_letters == 1
+
+
 def test_bounds_that_are_changed_hold_for_a_resume(losses, sqlite_app):
     """D-38: they are policy and no other work, so the rows that succeeded stay."""
     losses.on("bad 2")
@@ -716,6 +727,20 @@ def test_rows_in_doubt_are_settled_by_hand(losses, app):
     assert [*app.dead_letters.find()] == []
 
 
+def test_a_row_that_was_settled_as_done_stays_so_in_every_round(losses, sqlite_app):
+    """C-20: the round after the next does not take it for one that has changed, and calls it no more."""
+    losses.on("lost 2", "bad 4")
+    flow = losses.load(each=EACH_OF + "    idempotent: false\n")
+    flow.run(run_key="k", app=sqlite_app, check=False)
+    sqlite_app.dead_letters.resolve(letter_of(sqlite_app, "2").id, done=True)
+    losses.off("lost 2")
+    for _ in range(2):
+        assert flow.run(run_key="k", app=sqlite_app, check=False).status == "partial_success"
+    losses.off("bad 4")
+    assert flow.run(run_key="k", app=sqlite_app).status == "completed"
+    assert (losses.notes["one-2"], losses.notes["one-4"]) == (1, 4)
+
+
 def test_rows_in_doubt_are_counted_and_settled_on_every_page(losses, sqlite_app, monkeypatch):
     """C-20: with pages of one, the refusal counts each row, and each answer of an operator is heard."""
     monkeypatch.setattr("outlast.flow.record._PAGE", 1)
@@ -913,6 +938,20 @@ def test_items_that_failed_without_a_dead_letter_run_again(project, app, output)
     (record,) = [run for run in app.store.runs() if run.pipeline == "parts"]
     assert (record.counts.succeeded, record.counts.failed, record.counts.pending) == (10, 0, 0)
     assert record.spent == {"cents": 24}  # of all calls
+
+
+def test_items_of_a_step_that_was_undone_run_again(project, sqlite_app):
+    """D-38: what undid the step that failed undid all of its items, those that had succeeded as well."""
+    project.functions(LOSSES + COLLECTED)
+    (project.root / "bad").touch()
+    undo = '    compensate: {component: python, when: started, config: {call: "MODULE:undo_all"}}\n'
+    flow = project.load(BOOK + COLLECTS.replace("OUTPUT", "") + undo)
+    result = flow.run(run_key="k", app=sqlite_app, check=False)
+    assert (result.status, result.compensation, notes(project)["undo-all"]) == ("failed", "completed", 1)
+    (project.root / "bad").unlink()
+    done = flow.run(run_key="k", app=sqlite_app)
+    assert (done.status, done["items"].outputs["count"]) == ("completed", 10)
+    assert [notes(project)[f"part-{n}"] for n in range(1, 11)] == [2] * 10
 
 
 @pytest.mark.parametrize("how", ["retry", "from_step"])

@@ -155,6 +155,23 @@ def test_mistake_in_the_file_has_its_line_and_its_way_out(text, line):
     assert lines(text) == [f"connections.yaml:{line}"]
 
 
+@table(
+    ("text", "place"),
+    [
+        ("connections: {http: {a: {base_url: 'http://x', headers: {Authorization: {of: abc}}}}}", "a.headers['Authorization'].of"),
+        (OF_SHOP + "password: {of: abc}}}}", "shop.password.of"),
+        (OF_SHOP + "password: {of: {us: [abc]}}}}}", "shop.password.of.us[0]"),
+    ],
+)  # fmt: skip
+def test_all_of_a_mapping_that_is_secret_is_secret(text, place):
+    """U-20: what stands in it is refused as a secret, whatever its own key is called."""
+    told = lines(text)
+    assert any(
+        f"{place}: expected no secret in a connections file, got a value that is not shown" in one for one in told
+    )
+    assert "abc" not in repr((told, [one.fields for one in read(text)]))
+
+
 def test_all_mistakes_are_told_at_once():
     """U-20: five of them, in their order."""
     text = CONNECTIONS.replace("reader", "[]").replace("${SHOP_PASSWORD}", "hunter2").replace("stock:", "st ock:")

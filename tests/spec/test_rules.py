@@ -253,6 +253,14 @@ def test_every_rule_has_its_fixtures():
     assert all(rule.sentence and rule.severity in ("warning", "note") for rule in RULES)
 
 
+@pytest.mark.parametrize(("config", "warned"), [('url: "ROWS"', True), ('connection: "@http.a", url: "ROWS"', False)])
+def test_an_address_that_a_step_has_put_out_is_warned_of_without_a_connection(config, warned):
+    """Its host is chosen by data; with a connection the address is held against that one's."""
+    config = config.replace("ROWS", "${steps.a.outputs.rows}")
+    told = found(steps(STEP, f"id: b, component: http.caller, timeout: {{step_ms: 5}}, config: {{{config}}}"))
+    assert ("R42" in told) is warned
+
+
 def alone(code: str, lines: list[str]) -> list[list[str]]:
     """What is found in each of these steps, as a file of its own; in two steps that belong together, as one."""
     return [found(steps(*lines))] if code == "R42" else [found(steps(line)) for line in lines]
