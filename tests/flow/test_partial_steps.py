@@ -470,6 +470,16 @@ def test_rows_without_dead_letters_are_run_again(losses, sqlite_app):
     assert (losses.notes["one-1"], losses.notes["one-2"]) == (1, 2)
 
 
+def test_the_outputs_of_a_step_name_rows_without_dead_letters(losses, sqlite_app):
+    """D-38: enough rows succeeded, one failed and has no letter: its outcome is partial all the same."""
+    losses.on("bad 2")
+    flow = losses.load(each=EACH_OF + "    dead_letter: false\n", bounds=", min_success_rate: 0.5")
+    result = flow.run(run_key="k", app=sqlite_app)
+    assert (result.status, result["each"].outputs["outcome"]) == ("completed", "partial_success")
+    losses.off("bad 2")
+    assert flow.run(run_key="other", app=sqlite_app)["each"].outputs["outcome"] == "completed"
+
+
 def test_an_outage_in_the_middle_leaves_the_rows_that_never_began_open(losses, sqlite_app):
     """D-38, D-42: the breaker stayed open after three of five rows, and a resume runs the other two."""
     losses.on("away 4", "away 5")

@@ -100,6 +100,25 @@ def test_what_gives_up_is_reported_once_at_the_end(app, orders):
     assert [(row.stop_reason, row.next_run_us is None) for row in rows] == [*[(None, False)] * 3, ("exhausted", True)]
 
 
+def test_retries_of_step_and_job_are_counted_together(app, project):
+    """S0-38: a step with two attempts in each of the job's four has seven retries in every event."""
+    project.functions("def load():\n    raise ConnectionResetError('the line is cut')\n")
+    text = """
+name: orders
+steps:
+  - id: load
+    component: python
+    config: {call: "MODULE:load"}
+    idempotent: true
+    retry: {max_attempts: 2, initial_delay_ms: 100, jitter: 0}
+"""
+    project.load(text).enqueue(app=app, run_key="order")
+    with virtual_time(), capture_events() as events:
+        outlast.testing.work(app)
+    names = ("step_retry_attempt", "step_retry_exhausted")
+    assert [event.max_retries for event in events if event.name in names] == [7] * 8
+
+
 def test_a_requeue_by_hand_counts_anew(app, orders):
     """S2-25: the attempts before it were given up; those after it are the job's first ones again."""
     handle = orders(1, fails=5)
