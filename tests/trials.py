@@ -342,7 +342,7 @@ def kill_long_run(trial: Trial, place: Place) -> None:
     store = outlast.App(doomed.APP, store=place.store).store
 
     def start() -> Process:
-        return Process(doomed.act, place.store, str(sink), trial.size, 0.02 if trial.size > 20_000 else 0.0).begun()
+        return Process(doomed.act, place.store, str(sink), trial.size, 0.02 if trial.size > 6000 else 0.0).begun()
 
     def look(now: doomed.Recorded) -> None:
         changed = sum(now.ends.get(seq) != status for seq, status in ends.items())
