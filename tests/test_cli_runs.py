@@ -875,7 +875,7 @@ def test_what_is_advised_after_a_replay_that_failed_differently_finds_what_is_op
     failed(shell, *(f"bad {letter}" for letter in "abcdef"))
     (group,) = shell.json("dlq groups")
     run = shell.json("runs list --limit 1")[0]["id"]
-    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "1 / 0"))
+    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "1 / 0.0"))
     stopped = shell(f"dlq replay --group {group['id']} --run {run[:12]}{canary}{target}")
     assert stopped.returncode == 1
     assert "Dead letters that failed differently are open in another group." in stopped.stderr.splitlines()
@@ -909,7 +909,7 @@ def test_a_dry_run_refuses_what_a_resume_refuses(shell):
     shell.folder.joinpath("in.jsonl").unlink()
     refused(2)
     shell.folder.joinpath("in.jsonl").write_text(source)
-    shell.folder.joinpath("app.py").write_text(APP.replace("label", "other"))
+    shell.folder.joinpath("app.py").write_text(APP.replace("label", "another"))
     refused(2)
     shell.folder.joinpath("app.py").unlink()
     refused(2)
