@@ -21,6 +21,7 @@ from outlast.components.parquet import Parquet
 from outlast.components.tables import TableSink
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
+from outlast.kernel.clock import stopping
 from outlast.pipeline import replays
 from outlast.pipeline.plan import Tuning
 from outlast.report.views import run_document
@@ -38,6 +39,7 @@ class Mill:
     def __init__(self, app, name="mill", **options):
         self.bad: set[int] = set()
         self.seen: list[int] = []
+        self.before = lambda: None
         self.app = app
 
         @outlast.stage(retry=ONCE, concurrency=2)
@@ -47,6 +49,7 @@ class Mill:
         @outlast.stage(retry=ONCE, concurrency=2)
         def grind(n):
             self.seen.append(n)
+            self.before()
             if n in self.bad:
                 raise ValueError(f"cannot grind {n}")
             return {"n": n}
@@ -745,19 +748,19 @@ def test_a_replay_that_is_interrupted_says_so_and_goes_on(sqlite_app, door):
     mill.fail(range(6), bad=range(6))
     sent = []
 
-    def once_interrupted(event):
-        if event.name == "dead_letter_replay" and not sent:
-            sent.append(event)
+    def interrupt():
+        """What has begun ends when the replay has noticed the signal: it begins no other."""
+        if not sent:
+            sent.append(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
+        assert stopping.get().wait(60)
 
     again = mill.pipeline.reprocess if door == "reprocess" else sqlite_app.dead_letters.replay
     which = {} if door == "reprocess" else {"pipeline": "mill"}
-    stop = outlast.observe.subscribe(once_interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt) as ended:
-            again(run_key="mend", **which)
-    finally:
-        stop()
+    mill.before = interrupt
+    with pytest.raises(KeyboardInterrupt) as ended:
+        again(run_key="mend", **which)
+    mill.before = lambda: None
     result = outlast.result_of(ended.value)
     done = [key for key, status in mill.letters() if status == "resolved"]
     assert (result.status, result.counts.succeeded, result.counts.dlq) == ("interrupted", len(done), 0)
