@@ -253,7 +253,7 @@ def story() -> None:
     subprocess.run(
         [sys.executable, "-m", "outlast", "runs", "report", "demo", "--html", str(REPORT), *at.split()],
         check=True,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
     )
     for what, command in (
         ("Report", str(REPORT)),
